@@ -16,6 +16,7 @@
     ├── ConsumerBusyError > SubscriptionBusyError
     ├── ProducerFencedError, TopicTerminatedError, ChecksumError
     ├── ConsumerAssignError, NotAllowedError
+    ├── CoordinatorNotFoundError, TransactionNotFoundError
     ├── IncompatibleSchemaError > InvalidSchemaError
     ├── InvalidTransactionStatusError, TransactionConflictError
     ├── TooManyRequestsError, UnsupportedVersionError
@@ -159,6 +160,14 @@ class InvalidTransactionStatusError(BrokerError, code=pb.InvalidTxnStatus, statu
 
 class TransactionConflictError(BrokerError, code=pb.TransactionConflict, status=409):
     """Another acknowledgement has what this one of a transaction names."""
+
+
+class CoordinatorNotFoundError(BrokerError, code=pb.TransactionCoordinatorNotFound, status=404):
+    """This broker doesn't have the coordinator of transactions: look it up again."""
+
+
+class TransactionNotFoundError(BrokerError, code=pb.TransactionNotFound, status=404):
+    """No such transaction, or it has ended."""
 
 
 class CompactionBusyError(BrokerError, code=pb.NotAllowedError, status=409):

@@ -4,22 +4,22 @@ Ours have none. Messages of an open or aborted transaction are in the topic amon
 ours would deliver them. docs/formats/pulsar-metadata.md.
 """
 
-import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from magnetar.broker.migration.pulsar_forms import parse
+from google.protobuf.message import DecodeError
+
+from magnetar.broker.migration.errors import PulsarFormatError
 from magnetar.broker.migration.system_events import opened
 from magnetar.broker.transaction import transaction_records_pb2 as pb
+from magnetar.broker.transaction.coordinator_records import entry_records
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.managed_ledger.position import Position
 
 SNAPSHOTS: Final = "__transaction_buffer_snapshot"
 INDEXES: Final = "__transaction_buffer_snapshot_indexes"
 COORDINATOR_LOG: Final = "__transaction_log_"
-_BATCH_MAGIC: Final = 0x0E01
-_BATCH: Final = struct.Struct(">HH")
 _COMMIT: Final = 21
 _ABORT: Final = 22
 _ENDED: Final = (pb.TransactionRecord.COMMITTED, pb.TransactionRecord.ABORTED)
@@ -46,7 +46,11 @@ def open_transactions(
     """
     found = dict[TransactionId, tuple[set[str], set[str]]]()
     for entry in entries:
-        for record in _records(entry, where):
+        try:
+            records = entry_records(entry)
+        except DecodeError as error:
+            raise PulsarFormatError(f"{where}: not a record of transactions: {error}") from error
+        for record in records:
             name = TransactionId(record.mostBits, record.leastBits)
             if record.operation == pb.TransactionRecord.UPDATE and record.newStatus in _ENDED:
                 found.pop(name, None)
@@ -57,12 +61,6 @@ def open_transactions(
                 topics.update(record.partitions)
                 subscriptions.update(f"{x.topic} {x.subscription}" for x in record.subscriptions)
     return found
-
-
-def _records(entry: bytes, where: str) -> Iterable[pb.TransactionRecord]:
-    if len(entry) >= _BATCH.size and _BATCH.unpack_from(entry)[0] == _BATCH_MAGIC:
-        return parse(pb.TransactionRecords, entry[_BATCH.size :], where).records
-    return [parse(pb.TransactionRecord, entry, where)]
 
 
 @dataclass(slots=True)

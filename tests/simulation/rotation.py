@@ -4,8 +4,8 @@ Which tenth it is depends on the commit: the number of commits before it, or ``M
 ``python -m tests.simulation.rotation [--all | --bug NAME]`` does the same from a shell. The lists
 are those of ``planted_bugs`` (bookkeeper), ``apache_bugs`` (the client of Apache's bookies),
 ``managed_ledger_bugs``, ``service_bugs`` (dispatch, ownership, epochs), ``zookeeper_bugs`` and
-``view_bugs`` (what looks at a broker), ``compaction_bugs``,
-``pending_ack_bugs``; ``naive_variants`` are all planted in each run.
+``view_bugs`` (what looks at a broker), ``compaction_bugs``, ``pending_ack_bugs``,
+``coordinator_bugs``; ``naive_variants`` are all planted in each run.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from typing import Final
 from tests.simulation import (
     apache_bugs,
     compaction_bugs,
+    coordinator_bugs,
     managed_ledger_bugs,
     pending_ack_bugs,
     planted_bugs,
@@ -92,6 +93,7 @@ NEAR: Final[dict[str, int]] = {
     "the_old_ledger_is_deleted_first": 116,
     "the_horizon_moves_before_the_ledger_is_named": 118,
     "the_ledger_goes_when_it_is_not_known_whether_the_cursor_names_it": 187,
+    "a_copy_is_open_again": 42,
     "behind_the_compacted_ledger_an_entry_is_left_out": 23,
 }
 #: Where to look first, for bugs that several worlds may notice.
@@ -113,6 +115,7 @@ LISTS: Final[dict[str, Bugs]] = {
     "views": view_bugs.BUGS,
     "compaction": compaction_bugs.BUGS,
     "pending acks": pending_ack_bugs.BUGS,
+    "transactions": coordinator_bugs.BUGS,
 }
 ALL: Final = [(group, name) for group, names in LISTS.items() for name in names]
 

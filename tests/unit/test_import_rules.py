@@ -124,6 +124,8 @@ CORES = [
     "broker/dispatch/key_selector.py",
     "broker/dispatch/single_active.py",
     "broker/topic/backlog_quota.py",
+    *(f"broker/transaction/{name}.py" for name in ("coordinator", "coordinator_records")),
+    "broker/transaction/transaction_deadlines.py",
     *(
         f"broker/index/{name}.py"
         for name in ("figure_table", "topic_figures", "page_answer", "history")

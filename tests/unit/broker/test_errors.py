@@ -18,14 +18,8 @@ def test_every_error_has_a_code_of_the_protocol_and_a_status() -> None:
         assert 400 <= error.http_status < 600
 
 
-def test_every_code_that_a_client_without_transactions_can_meet_has_an_error() -> None:
-    transactions = {
-        pb.TransactionCoordinatorNotFound,
-        pb.InvalidTxnStatus,
-        pb.TransactionConflict,
-        pb.TransactionNotFound,
-    }
-    assert {error.wire_code for error in classes()} == set(pb.ServerError.values()) - transactions
+def test_every_code_that_a_client_can_meet_has_an_error() -> None:
+    assert {error.wire_code for error in classes()} == set(pb.ServerError.values())
 
 
 def test_names_and_subscriptions_use_pulsar_s_codes() -> None:

@@ -1,0 +1,475 @@
+"""Core of a coordinator: which transactions there are, and what its log says of them.
+
+Calls in, effects out. A call is decided by all that was appended before it, stored or not; its
+answer leaves once that is stored. So an append that fails, or whose outcome isn't known, is the end
+of the coordinator: ``fail``, then another one that replays the log.
+"""
+
+import sys
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from magnetar.broker.errors import (
+    BrokerError,
+    InvalidTransactionStatusError,
+    NotAllowedError,
+    TransactionNotFoundError,
+)
+from magnetar.broker.transaction import transaction_records_pb2 as pb
+from magnetar.broker.transaction.coordinator_records import encode_group, entry_records
+from magnetar.broker.transaction.transaction_deadlines import TransactionDeadlines
+from magnetar.broker.transaction.transaction_id import TransactionId
+from magnetar.managed_ledger.position import Position
+
+Record: TypeAlias = pb.TransactionRecord
+Status: TypeAlias = "pb.TransactionRecord.Status.ValueType"
+Request: TypeAlias = object
+"""What the caller knows a request by."""
+
+REPLAY_MIN: Final = 4000
+REPLAY_FACTOR: Final = 4
+"""A replay reads about so many entries, or so many for each transaction that hasn't ended."""
+TIMEOUTS_A_TURN: Final = 500
+IN_FLIGHT_MAX: Final = 1000
+"""Appends that aren't confirmed: above, time-outs wait."""
+_COPIES_AN_APPEND: Final = 4
+_TRIM_STEP: Final = 100
+_STEPS_A_CALL: Final = 1000
+_UINT64: Final = (1 << 64) - 1
+
+
+@dataclass(slots=True)
+class AppendEntry:
+    """To the end of the log; ``on_appended`` tells of each, in their order."""
+
+    entry: bytes
+
+
+@dataclass(slots=True)
+class EndParticipants:
+    """All of them are to end the transaction; ``on_participants_done`` tells that they have.
+
+    Attributes:
+        subscriptions: topic and subscription.
+        low_watermark: transactions of this coordinator up to this sequence have ended.
+    """
+
+    transaction: TransactionId
+    commits: bool
+    partitions: tuple[str, ...]
+    subscriptions: tuple[tuple[str, str], ...]
+    low_watermark: int
+
+
+@dataclass(slots=True)
+class Answer:
+    """To one request: the transaction, or why not."""
+
+    request: Request
+    result: TransactionId | BrokerError
+
+
+@dataclass(slots=True)
+class Trim:
+    """Entries in front of this position aren't needed any more."""
+
+    before: Position
+
+
+Effect: TypeAlias = AppendEntry | EndParticipants | Answer | Trim
+
+
+@dataclass(slots=True)
+class _Transaction:
+    """``first``: number of the entry from which on the log tells all of it."""
+
+    sequence: int
+    first: int
+    position: Position | None  # of that entry; None: not stored yet
+    start_ms: int
+    timeout_ms: int
+    owner: str
+    status: Status = Record.OPEN
+    partitions: dict[str, None] | None = None  # an ordered set
+    subscriptions: dict[tuple[str, str], None] | None = None
+    waiting: list[Request] | None = None  # for its end
+
+    @property
+    def deadline_ms(self) -> int:
+        return self.start_ms + self.timeout_ms
+
+
+@dataclass(slots=True)
+class _Append:
+    transaction: _Transaction
+    number: int
+    answers: list[Answer] = field(default_factory=list)
+    begins_end: bool = False
+
+
+class Coordinator:
+    """Transactions of one coordinator.
+
+    Args:
+        number: the coordinator's.
+        open_max: transactions that haven't ended; more are not answered. 0: no limit.
+    """
+
+    def __init__(self, number: int, open_max: int = 0) -> None:
+        self._number = number
+        self._open_max = open_max
+        self._next = 0  # sequence
+        self._lowest = 0  # no transaction that hasn't ended has a lower sequence
+        self._live: OrderedDict[int, _Transaction] = OrderedDict()  # by ``first``
+        self._deadlines = TransactionDeadlines()
+        self._next_entry = 0  # entries are numbered from the first one of the replay
+        self._trimmed = 0
+        self._last: tuple[int, Position] | None = None  # stored entry
+        self._copies: deque[tuple[int, int, Position | None]] = deque()
+        """Not stored yet: the copy's number, and where the entries begin that it replaces."""
+        self._in_flight: deque[_Append] = deque()
+        self._resumed: deque[int] = deque()  # whose participants are to be ended after a replay
+        self._effects: list[Effect] = []
+
+    def __len__(self) -> int:
+        """Transactions that haven't ended."""
+        return len(self._live)
+
+    # --- the log
+
+    def replay(self, entry: bytes, position: Position) -> None:
+        """Take the next entry of the log; all of them before anything else is called.
+
+        Raises:
+            google.protobuf.message.DecodeError: it isn't one.
+        """
+        number, self._next_entry = self._next_entry, self._next_entry + 1
+        self._last = (number, position)
+        for record in entry_records(entry):
+            given = record.maxLocalTxnId if record.HasField("maxLocalTxnId") else record.leastBits
+            self._next = max(self._next, given + 1)
+            if record.operation == Record.NEW:
+                self._replay_new(record, number, position)
+            elif (transaction := self._live.get(record.leastBits)) is not None:
+                self._replay_change(transaction, record)
+
+    def _replay_new(self, record: Record, number: int, position: Position) -> None:
+        if (known := self._live.get(record.leastBits)) is not None:  # its copy: all is here again
+            known.first, known.position = number, position
+            self._live.move_to_end(record.leastBits)
+            return
+        transaction = _Transaction(
+            *(record.leastBits, number, position),
+            *(record.startTime, as_signed(record.timeoutMs), sys.intern(record.owner)),
+        )
+        self._live[transaction.sequence] = transaction
+
+    def _replay_change(self, transaction: _Transaction, record: Record) -> None:
+        _add_participants(
+            transaction,
+            record.partitions,
+            ((each.topic, each.subscription) for each in record.subscriptions),
+        )
+        if record.operation != Record.UPDATE:
+            return
+        if record.newStatus in (Record.COMMITTED, Record.ABORTED):
+            del self._live[transaction.sequence]
+        elif transaction.status == Record.OPEN:
+            transaction.status = record.newStatus
+
+    def start(self) -> None:
+        """The log is read."""
+        self._lowest = min(self._live, default=self._next)
+        for transaction in self._live.values():
+            if transaction.status == Record.OPEN:
+                self._deadlines.add(transaction.sequence, transaction.deadline_ms)
+            else:
+                self._resumed.append(transaction.sequence)
+
+    def on_appended(self, position: Position) -> None:
+        """The oldest entry that wasn't stored yet is."""
+        append = self._in_flight.popleft()
+        transaction = append.transaction
+        self._last = (append.number, position)
+        if transaction.first == append.number:
+            transaction.position = position
+        if self._copies and self._copies[0][0] == append.number:
+            self._copies.popleft()
+        self._effects += append.answers
+        if append.begins_end:
+            self._end_participants(transaction)
+        self._trim()
+
+    def fail(self, error: BrokerError) -> None:
+        """Answer all that wait. Nothing is called after this but ``take_effects``."""
+        requests = [each.request for append in self._in_flight for each in append.answers]
+        for transaction in self._live.values():
+            requests += transaction.waiting or ()
+        self._effects += [Answer(request, error) for request in requests]
+
+    def take_effects(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects
+
+    # --- requests
+
+    def new(self, request: Request, now_ms: int, timeout_ms: int, owner: str = "") -> None:
+        """Begin a transaction. Above the limit there is no answer, as with Pulsar.
+
+        Args:
+            timeout_ms: counts from now; with 0 or less it is aborted at once.
+            owner: role; empty: everyone may use it.
+        """
+        if 0 < self._open_max <= len(self._live):
+            return
+        sequence, self._next = self._next, self._next + 1
+        transaction = _Transaction(
+            *(sequence, self._next_entry, None, now_ms, timeout_ms, sys.intern(owner))
+        )
+        self._live[sequence] = transaction
+        self._deadlines.add(sequence, transaction.deadline_ms)
+        answer = Answer(request, self._id_of(transaction))
+        self._append(transaction, self._new_record(transaction), answer)
+
+    def add_partitions(
+        self, request: Request, sequence: int, partitions: Iterable[str], caller: str | None = None
+    ) -> None:
+        """Register partitions before the first message goes there.
+
+        Args:
+            caller: role; None: may use every transaction.
+        """
+        if (transaction := self._open_one(request, sequence, caller)) is None:
+            return
+        added = [each for each in partitions if each not in (transaction.partitions or ())]
+        _add_participants(transaction, added, ())
+        answer = Answer(request, self._id_of(transaction))
+        if added:
+            record = self._record(transaction, Record.ADD_PARTITION)
+            record.partitions.extend(added)
+            self._append(transaction, record, answer)
+        else:
+            self._answer(answer)
+
+    def add_subscriptions(
+        self,
+        request: Request,
+        sequence: int,
+        subscriptions: Iterable[tuple[str, str]],
+        caller: str | None = None,
+    ) -> None:
+        """Register pairs of a topic and a subscription before the first acknowledgement."""
+        if (transaction := self._open_one(request, sequence, caller)) is None:
+            return
+        added = [each for each in subscriptions if each not in (transaction.subscriptions or ())]
+        _add_participants(transaction, (), added)
+        answer = Answer(request, self._id_of(transaction))
+        if added:
+            record = self._record(transaction, Record.ADD_SUBSCRIPTION)
+            _put_subscriptions(record, added)
+            self._append(transaction, record, answer)
+        else:
+            self._answer(answer)
+
+    def end(
+        self, request: Request, sequence: int, *, commits: bool, caller: str | None = None
+    ) -> None:
+        """Commit or abort; answered once all participants have it. May be repeated."""
+        if (transaction := self._find(request, sequence, caller)) is None:
+            return
+        if transaction.status == Record.OPEN:
+            self._deadlines.remove(sequence, transaction.deadline_ms)
+            self._begin_end(transaction, commits=commits)
+        elif commits != (transaction.status == Record.COMMITTING):
+            self._answer_status(request, transaction)
+            return
+        transaction.waiting = [*(transaction.waiting or ()), request]
+
+    def on_participants_done(self, sequence: int) -> None:
+        """All participants have the end of the transaction, and keep it."""
+        transaction = self._live.pop(sequence)  # nobody may find it, or copy it, behind its end
+        ended = Record.COMMITTED if transaction.status == Record.COMMITTING else Record.ABORTED
+        record = self._record(transaction, Record.UPDATE)
+        record.expectedStatus, record.newStatus = transaction.status, ended
+        name = self._id_of(transaction)
+        self._append(transaction, record, *(Answer(x, name) for x in transaction.waiting or ()))
+
+    # --- time
+
+    def next_deadline_ms(self) -> int | None:
+        """When ``on_tick`` has something to do; None: not before another call."""
+        if len(self._in_flight) >= IN_FLIGHT_MAX:
+            return None
+        return 0 if self._resumed else self._deadlines.next_ms()
+
+    def on_tick(self, now_ms: int) -> None:
+        """Abort what has timed out: at most ``TIMEOUTS_A_TURN``."""
+        count_max = min(TIMEOUTS_A_TURN, IN_FLIGHT_MAX - len(self._in_flight))
+        while self._resumed and count_max > 0:
+            self._end_participants(self._live[self._resumed.popleft()])
+            count_max -= 1
+        for sequence in self._deadlines.take(now_ms, count_max):
+            self._begin_end(self._live[sequence], commits=False)
+
+    # --- parts
+
+    def _id_of(self, transaction: _Transaction) -> TransactionId:
+        return TransactionId(self._number, transaction.sequence)
+
+    def _find(self, request: Request, sequence: int, caller: str | None) -> _Transaction | None:
+        transaction = self._live.get(sequence)
+        name = TransactionId(self._number, sequence)
+        if transaction is None:
+            error = TransactionNotFoundError(f"Transaction {name} has ended, or never was")
+            self._answer(Answer(request, error))
+        elif caller is not None and transaction.owner not in ("", caller):
+            text = f"Client ({caller}) is neither the owner of the transaction {name}"
+            self._answer(Answer(request, NotAllowedError(f"{text} nor a super user")))
+            return None
+        return transaction
+
+    def _open_one(self, request: Request, sequence: int, caller: str | None) -> _Transaction | None:
+        transaction = self._find(request, sequence, caller)
+        if transaction is not None and transaction.status != Record.OPEN:
+            self._answer_status(request, transaction)
+            return None
+        return transaction
+
+    def _answer_status(self, request: Request, transaction: _Transaction) -> None:
+        status = Record.Status.Name(transaction.status)
+        text = f"Transaction {self._id_of(transaction)} is {status}"
+        self._answer(Answer(request, InvalidTransactionStatusError(text)))
+
+    def _answer(self, answer: Answer) -> None:
+        """Behind the answers to what is appended: it may be the reason of this one."""
+        (self._in_flight[-1].answers if self._in_flight else self._effects).append(answer)
+
+    def _begin_end(self, transaction: _Transaction, *, commits: bool) -> None:
+        transaction.status = Record.COMMITTING if commits else Record.ABORTING
+        self._append(transaction, self._end_record(transaction), begins_end=True)
+
+    def _end_participants(self, transaction: _Transaction) -> None:
+        if not transaction.partitions and not transaction.subscriptions:
+            self.on_participants_done(transaction.sequence)
+            return
+        self._effects.append(
+            EndParticipants(
+                self._id_of(transaction),
+                transaction.status == Record.COMMITTING,
+                tuple(transaction.partitions or ()),
+                tuple(transaction.subscriptions or ()),
+                self._low_watermark(),
+            )
+        )
+
+    def _low_watermark(self) -> int:
+        """A lower one is right, too: a few steps in each call, so that none takes long."""
+        for _ in range(_STEPS_A_CALL):
+            if self._lowest == self._next or self._lowest in self._live:
+                break
+            self._lowest += 1
+        return self._lowest - 1
+
+    # --- records
+
+    def _record(self, transaction: _Transaction, operation: "Record.Operation.ValueType") -> Record:
+        return Record(
+            operation=operation,
+            leastBits=transaction.sequence,
+            mostBits=self._number,
+            maxLocalTxnId=self._next - 1,
+        )
+
+    def _new_record(self, transaction: _Transaction) -> Record:
+        record = self._record(transaction, Record.NEW)
+        record.startTime = transaction.start_ms
+        record.timeoutMs = transaction.timeout_ms & _UINT64
+        if transaction.owner:
+            record.owner = transaction.owner
+        return record
+
+    def _end_record(self, transaction: _Transaction) -> Record:
+        record = self._record(transaction, Record.UPDATE)
+        record.expectedStatus, record.newStatus = Record.OPEN, transaction.status
+        return record
+
+    def _append(
+        self,
+        transaction: _Transaction,
+        record: Record,
+        *answers: Answer,
+        begins_end: bool = False,
+    ) -> None:
+        append = self._append_entry(transaction, record.SerializeToString())
+        append.answers.extend(answers)
+        append.begins_end = begins_end
+        for _ in range(_COPIES_AN_APPEND):
+            if not self._live:
+                return
+            oldest = next(iter(self._live.values()))
+            if self._next_entry - oldest.first <= max(REPLAY_MIN, REPLAY_FACTOR * len(self._live)):
+                return
+            self._copy(oldest)
+
+    def _append_entry(self, transaction: _Transaction, entry: bytes) -> _Append:
+        append = _Append(transaction, self._next_entry)
+        self._next_entry += 1
+        self._in_flight.append(append)
+        self._effects.append(AppendEntry(entry))
+        return append
+
+    def _copy(self, transaction: _Transaction) -> None:
+        """All of it in one entry, at the log's end."""
+        records = [self._new_record(transaction)]
+        if transaction.partitions:
+            records.append(self._record(transaction, Record.ADD_PARTITION))
+            records[-1].partitions.extend(transaction.partitions)
+        if transaction.subscriptions:
+            records.append(self._record(transaction, Record.ADD_SUBSCRIPTION))
+            _put_subscriptions(records[-1], transaction.subscriptions)
+        if transaction.status != Record.OPEN:
+            records.append(self._end_record(transaction))
+        self._copies.append((self._next_entry, transaction.first, transaction.position))
+        transaction.first, transaction.position = self._next_entry, None
+        self._live.move_to_end(transaction.sequence)
+        self._append_entry(transaction, encode_group(records))
+
+    def _trim(self) -> None:
+        assert self._last is not None
+        number: int
+        position: Position | None
+        number, position = self._last  # stays: it tells which sequences were given out
+        if self._copies:
+            _, number, position = self._copies[0]
+        elif self._live:
+            oldest = next(iter(self._live.values()))
+            number, position = oldest.first, oldest.position
+        if position is not None and number - self._trimmed >= _TRIM_STEP:
+            self._trimmed = number
+            self._effects.append(Trim(position))
+
+
+def _add_participants(
+    transaction: _Transaction,
+    partitions: Iterable[str],
+    subscriptions: Iterable[tuple[str, str]],
+) -> None:
+    """Names are shared by all transactions that have them."""
+    for partition in partitions:
+        transaction.partitions = transaction.partitions or {}
+        transaction.partitions[sys.intern(partition)] = None
+    for topic, subscription in subscriptions:
+        transaction.subscriptions = transaction.subscriptions or {}
+        transaction.subscriptions[sys.intern(topic), sys.intern(subscription)] = None
+
+
+def _put_subscriptions(record: Record, subscriptions: Iterable[tuple[str, str]]) -> None:
+    for topic, subscription in subscriptions:
+        record.subscriptions.add(topic=topic, subscription=subscription)
+
+
+def as_signed(number: int) -> int:
+    """What Java means by a ``uint64``."""
+    return number - (1 << 64) if number >> 63 else number

@@ -1,0 +1,131 @@
+"""The core of a coordinator; crashes and failures are in tests/simulation."""
+
+from magnetar.broker.errors import BrokerError, NotAllowedError, TransactionNotFoundError
+from magnetar.broker.transaction.coordinator import (
+    IN_FLIGHT_MAX,
+    TIMEOUTS_A_TURN,
+    Answer,
+    AppendEntry,
+    Coordinator,
+    EndParticipants,
+)
+from magnetar.broker.transaction.coordinator_records import entry_records
+from magnetar.broker.transaction.transaction_deadlines import TransactionDeadlines
+from magnetar.broker.transaction.transaction_id import TransactionId
+
+
+class Log:
+    """Stores at once whatever a coordinator appends."""
+
+    def __init__(self, core: Coordinator) -> None:
+        self.core = core
+        self.entries: list[bytes] = []
+        self.answers: dict[object, TransactionId | BrokerError] = {}
+        self.ends: list[EndParticipants] = []
+
+    def run(self) -> None:
+        while effects := self.core.take_effects():
+            for effect in effects:
+                match effect:
+                    case AppendEntry(entry):
+                        self.entries.append(entry)
+                        self.core.on_appended((0, len(self.entries) - 1))
+                    case Answer(request, result):
+                        self.answers[request] = result
+                    case EndParticipants():
+                        self.ends.append(effect)
+
+
+def test_only_the_owner_and_who_may_all_use_a_transaction() -> None:
+    core = Coordinator(3)
+    log = Log(core)
+    core.new("new", 0, 1000, "ada")
+    core.add_partitions("eve's", 0, ["t"], "eve")
+    core.add_partitions("ada's", 0, ["t"], "ada")
+    core.end("eve's end", 0, commits=True, caller="eve")
+    core.end("superuser's", 0, commits=True)
+    log.run()
+    core.on_participants_done(0)
+    log.run()
+    refused = [name for name, each in log.answers.items() if isinstance(each, NotAllowedError)]
+    assert refused == ["eve's", "eve's end"]
+    assert log.answers["superuser's"] == TransactionId(3, 0)
+    assert log.ends[0].partitions == ("t",)
+
+
+def test_above_the_limit_there_is_no_answer_until_one_ends() -> None:
+    core = Coordinator(0, open_max=1)
+    log = Log(core)
+    core.new("first", 0, 1000)
+    core.new("second", 0, 1000)
+    core.end("end", 0, commits=False)
+    log.run()
+    core.new("third", 0, 1000)
+    log.run()
+    assert log.answers == {"first": (0, 0), "end": (0, 0), "third": (0, 1)}
+
+
+def test_a_replay_of_another_owner_s_log_tells_what_is_open_and_for_how_long() -> None:
+    core = Coordinator(0)
+    log = Log(core)
+    for _ in range(3):
+        core.new("", 500, 1000)
+    core.end("", 1, commits=True)
+    log.run()
+    replayed = Coordinator(0)
+    for number, entry in enumerate(log.entries):
+        replayed.replay(entry, (0, number))
+    replayed.start()
+    assert len(replayed) == 2
+    due_ms = replayed.next_deadline_ms()
+    assert due_ms is not None
+    assert 1500 <= due_ms < 1500 + 64
+    log = Log(replayed)
+    replayed.end("ended", 1, commits=True)
+    replayed.new("next", 600, 1000)
+    log.run()
+    assert isinstance(log.answers["ended"], TransactionNotFoundError)
+    assert log.answers["next"] == (0, 3)
+
+
+def test_times_may_be_negative_and_are_stored_as_java_writes_them() -> None:
+    core = Coordinator(0)
+    log = Log(core)
+    core.new("", 500, -5)
+    log.run()
+    assert entry_records(log.entries[0])[0].timeoutMs == (1 << 64) - 5
+    replayed = Coordinator(0)
+    replayed.replay(log.entries[0], (0, 0))
+    replayed.start()
+    replayed.on_tick(512)
+    assert replayed.next_deadline_ms() is None
+
+
+def test_many_time_outs_are_taken_in_turns_and_wait_for_the_log() -> None:
+    core = Coordinator(0)
+    log = Log(core)
+    for _ in range(5 * TIMEOUTS_A_TURN):
+        core.new("", 0, 1000)
+    log.run()
+    core.on_tick(2000)
+    assert len(core.take_effects()) == TIMEOUTS_A_TURN
+    core.on_tick(2000)
+    core.on_tick(2000)
+    assert len(core.take_effects()) == IN_FLIGHT_MAX - TIMEOUTS_A_TURN
+    assert core.next_deadline_ms() is None
+    for _ in range(IN_FLIGHT_MAX):
+        core.on_appended((0, len(log.entries)))
+    assert len(core) == 5 * TIMEOUTS_A_TURN - IN_FLIGHT_MAX
+    log.run()
+    assert core.next_deadline_ms() is not None
+
+
+def test_deadlines_of_what_has_ended_take_no_room() -> None:
+    deadlines = TransactionDeadlines()
+    for sequence in range(50_000):
+        deadlines.add(sequence, sequence * 100)
+        if sequence:
+            deadlines.remove(sequence, sequence * 100)
+    assert len(deadlines._steps) < 3000
+    assert deadlines.take(10_000_000, 10) == [0]
+    assert deadlines.next_ms() is None
