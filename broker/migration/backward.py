@@ -21,10 +21,19 @@ from magnetar.broker.migration.conversion import (
     list_for_pulsar,
     unacknowledged,
 )
-from magnetar.broker.migration.doomed_ledgers import delete_doomed, doom, is_doomed, note, noted
+from magnetar.broker.migration.doomed_ledgers import (
+    begin_making,
+    begun_making,
+    delete_doomed,
+    doom,
+    end_making,
+    is_doomed,
+    note,
+    noted,
+)
 from magnetar.broker.migration.errors import MigrationError, PulsarFormatError
 from magnetar.broker.migration.forward import DOCUMENTS, NAMES, is_left_document
-from magnetar.broker.migration.ledger_access import LedgerAccess
+from magnetar.broker.migration.ledger_access import MARK, LedgerAccess
 from magnetar.broker.migration.marker import Marker, Serving
 from magnetar.broker.migration.policy_events import EVENTS_TOPIC, PolicyEvent, encode_event
 from magnetar.broker.migration.pulsar_cluster import (
@@ -160,6 +169,26 @@ class Backward:
         except MigrationError:
             await marker.write_marker(self._ours, begun)
             raise
+        await self._delete_unnamed()
+
+    async def _delete_unnamed(self) -> None:
+        """Ledgers that a run has made which ended before a node named them."""
+        paths = await begun_making(self._ours)
+        if paths:
+            for ledger_id, mark in (await self._ledgers.marked(paths)).items():
+                if ledger_id not in await self._named_at(paths[mark]):
+                    await self._ledgers.delete([ledger_id])
+        for mark in paths:
+            await end_making(self._ours, mark)
+
+    async def _named_at(self, path: str) -> set[int]:
+        """Ledgers of the locator of a schema, or of a topic's list."""
+        if path.startswith(f"{SCHEMAS}/"):
+            node = await self._pulsar.store.get(path)
+            index = [] if node is None or not node.value else locator_index(node.value, path)
+            return {each.position.ledgerId for each in index}
+        log = await self._pulsar.log(path.removeprefix(f"{MANAGED_LEDGERS}/"))
+        return set() if log is None else {row.ledgerId for row in log.node.ledgers}
 
     async def _finish(self) -> None:
         if self.report.mismatches:
@@ -400,16 +429,19 @@ class Backward:
     ) -> None:
         """A ledger for each new version behind those of ``index``, and the locator of all."""
         namespace, _, encoded = name.rpartition("/")
-        topic = f"{namespace}/{decode_name(encoded)}"
+        topic, path = f"{namespace}/{decode_name(encoded)}", f"{SCHEMAS}/{name}"
+        mark = await begin_making(self._ours, path) if new else ""
         for stored in new:
-            custom = {**_SCHEMA, "pulsar/schemaId": topic.encode()}
+            custom = {**_SCHEMA, "pulsar/schemaId": topic.encode(), MARK: mark.encode()}
             ledger_id = await self._ledgers.create([schema_entry(topic, stored, index)], custom)
             position = pb.NestedPosition(ledgerId=ledger_id, entryId=0)
             index.append(index_entry(stored, position))
             self.report.counts["new versions of schemas"] += 1
         self._named.update(each.position.ledgerId for each in index)
         if index:
-            await self._pulsar.store.put(f"{SCHEMAS}/{name}", locator(index))
+            await self._pulsar.store.put(path, locator(index))
+        if new:
+            await end_making(self._ours, mark)
 
     # --- policies of topics
 
@@ -462,7 +494,13 @@ class Backward:
         if not self._write or not entries:
             return
         name = logs[0] if logs else f"{namespace}/{_PERSISTENT}/{EVENTS_TOPIC}"
-        custom = {**_MANAGED_LEDGER, "pulsar/managed-ledger": name.encode()}
+        path = f"{MANAGED_LEDGERS}/{name}"
+        mark = await begin_making(self._ours, path)
+        custom = {
+            **_MANAGED_LEDGER,
+            "pulsar/managed-ledger": name.encode(),
+            MARK: mark.encode(),
+        }
         ledger_id = await self._ledgers.create(entries, custom)
         log, size = await self._pulsar.log(name), sum(map(len, entries))
         rows = pb.ManagedLedgerNode()
@@ -474,7 +512,8 @@ class Backward:
                     row.entries, row.size = known.last_entry + 1, known.length
                     row.timestamp = now_ms
         rows.ledgers.add(ledgerId=ledger_id, entries=len(entries), size=size, timestamp=now_ms)
-        await self._pulsar.store.put(f"{MANAGED_LEDGERS}/{name}", pack(rows))
+        await self._pulsar.store.put(path, pack(rows))
+        await end_making(self._ours, mark)
 
     async def _events_schema(self, namespace: str) -> tuple[bytes | None, int]:
         """Definition and version for events of a namespace; if it has none, another one's."""

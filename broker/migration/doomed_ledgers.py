@@ -3,10 +3,13 @@
 A run that goes on after another one has ended early finds the nodes as they are by then. What is
 noted is read again, and what is doomed is deleted also after Pulsar's brokers may have started:
 they name new ledgers only.
+
+Ledgers that the way back makes are told before: until a node names them nobody else knows of them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
+from uuid import uuid4
 
 import orjson
 
@@ -17,6 +20,7 @@ from magnetar.metadata.store import CREATE_ONLY, MetadataStore
 PATH: Final = "/migration-ledgers"
 _NOTED: Final = f"{PATH}/noted"
 _DOOMED: Final = f"{PATH}/doomed"
+_MADE: Final = f"{PATH}/made"
 _IDS_MAX: Final = 20_000
 """Of a node: below 400 KB."""
 
@@ -39,6 +43,27 @@ async def doom(store: MetadataStore, ledger_ids: Iterable[int]) -> None:
 async def is_doomed(store: MetadataStore) -> bool:
     """Whether there are some that a run has left."""
     return bool(await store.children(_DOOMED))
+
+
+async def begin_making(store: MetadataStore, path: str) -> str:
+    """Ledgers with this mark are about to be made, for the node at ``path`` to name them."""
+    mark = uuid4().hex
+    await store.put(join(_MADE, mark), path.encode(), CREATE_ONLY)
+    return mark
+
+
+async def end_making(store: MetadataStore, mark: str) -> None:
+    """The node names them."""
+    await store.delete(join(_MADE, mark))
+
+
+async def begun_making(store: MetadataStore) -> Mapping[str, str]:
+    """By runs that ended early: marks, and the paths of the nodes."""
+    found = dict[str, str]()
+    for mark in await store.children(_MADE):
+        if (stored := await store.get(join(_MADE, mark))) is not None:
+            found[mark] = stored.value.decode()
+    return found
 
 
 async def delete_doomed(store: MetadataStore, ledgers: LedgerAccess) -> None:

@@ -1,6 +1,7 @@
 """Ledgers that both kinds of broker share: what a swap reads of them, and the few it writes."""
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from typing import Final, Protocol
 
 from magnetar.bookkeeper.client.client import BookKeeperClient
@@ -15,7 +16,10 @@ from magnetar.managed_ledger.cursor.cursor_store import CursorNode
 from magnetar.managed_ledger.errors import ManagedLedgerError
 from magnetar.managed_ledger.orphan_ledgers import APPLICATION, APPLICATION_VALUE
 
+MARK: Final = "magnetar/migration"
+"""Custom metadata of ledgers that a swap makes: by it those are found that no node names yet."""
 _COPIES: Final = 3
+_READS: Final = 64  # of metadata, at a time
 
 
 class LedgerAccess(Protocol):
@@ -38,6 +42,9 @@ class LedgerAccess(Protocol):
 
     async def create(self, entries: Sequence[bytes], custom: dict[str, bytes]) -> int:
         """A closed ledger with these entries; its id."""
+
+    async def marked(self, marks: Collection[str]) -> dict[int, str]:
+        """Ledgers whose custom metadata ``MARK`` is one of these, with it. Looks at all ledgers."""
 
     async def delete(self, ledger_ids: Iterable[int]) -> None:
         """Those that don't exist are fine."""
@@ -144,6 +151,17 @@ class BookKeeperAccess:
             else:
                 self._example = b"", DIGEST_CRC32C
         return self._example
+
+    async def marked(self, marks: Collection[str]) -> dict[int, str]:
+        marked = dict[int, str]()
+        async for part in self._client.ledgers.ranges():
+            for start in range(0, len(part.ledger_ids), _READS):
+                ids = part.ledger_ids[start : start + _READS]
+                for found in await asyncio.gather(*map(self.metadata, ids)):
+                    mark = b"" if found is None else found.custom_metadata.get(MARK, b"")
+                    if found is not None and (text := mark.decode(errors="replace")) in marks:
+                        marked[found.ledger_id] = text
+        return marked
 
     async def delete(self, ledger_ids: Iterable[int]) -> None:
         for ledger_id in ledger_ids:

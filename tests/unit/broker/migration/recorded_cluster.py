@@ -1,11 +1,12 @@
 """A recorded cluster in memory: its nodes in a store, its ledgers behind ``LedgerAccess``."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from magnetar.bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState
 from magnetar.broker.migration.backward import Backward
 from magnetar.broker.migration.forward import Forward
+from magnetar.broker.migration.ledger_access import MARK
 from magnetar.broker.migration.pulsar_cluster import PulsarCluster
 from magnetar.managed_ledger.cursor.cursor_image import CursorImage
 from magnetar.managed_ledger.cursor.cursor_store import CursorNode
@@ -23,6 +24,7 @@ class RecordedLedgers:
     def __init__(self) -> None:
         self.stored = {k: list(v) for k, v in recorded().entries.items()}
         self.ends = dict(recorded().ends)
+        self._marks: dict[int, str] = {}
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata | None:
         if ledger_id not in self.ends:
@@ -57,7 +59,11 @@ class RecordedLedgers:
         ledger_id = max(self.ends) + 1
         self.stored[ledger_id] = list(entries)
         self.ends[ledger_id] = (len(entries) - 1, sum(map(len, entries)))
+        self._marks[ledger_id] = custom.get(MARK, b"").decode()
         return ledger_id
+
+    async def marked(self, marks: Collection[str]) -> dict[int, str]:
+        return {k: v for k, v in self._marks.items() if k in self.ends and v in marks}
 
     async def delete(self, ledger_ids: Iterable[int]) -> None:
         for ledger_id in ledger_ids:

@@ -222,9 +222,9 @@ async def test_a_topic_that_was_made_anew_has_nothing_of_the_old_one(cluster: Cl
 
 @pytest.mark.parametrize("lost_answer", [False, True])
 async def test_a_failure_at_any_write_is_mended_by_another_run(lost_answer: bool) -> None:
-    """Also the ledgers that nobody names any more are the same ones."""
+    """Also the ledgers that nobody names any more are the same ones, and no new one is too many."""
     expected: dict[str, bytes] = {}
-    deleted = set[int]()
+    deleted, made = set[int](), -1
     for n in range(1, 1000):
         cluster = Cluster()
         await restore(cluster.pulsar)
@@ -247,6 +247,9 @@ async def test_a_failure_at_any_write_is_mended_by_another_run(lost_answer: bool
                 await cluster.backward().run()
         deleted = deleted or before - cluster.ledgers.ends.keys()
         assert before - cluster.ledgers.ends.keys() == deleted >= {6, 39, 57, 58, 59, 65}, n
+        new = len(cluster.ledgers.ends.keys() - before)
+        made = new if made < 0 else made
+        assert new == made > 0, n
         assert not await cluster.ours.children(doomed_ledgers.PATH)
         nodes = await described(cluster)
         expected = expected or nodes
