@@ -10,6 +10,8 @@ INSTANCE_ID_PATH: Final = "/ledgers/INSTANCEID"
 """Exists once the cluster was made."""
 BROKERS_CHROOT: Final = "/magnetar"
 """Brokers keep their metadata there, beside ``/ledgers`` of BookKeeper."""
+TEMPORARY: Final = "tmp"
+"""Folder below the cluster's, emptied by each start: for what a killed JVM leaves."""
 
 _OPENS: Final = (
     *("java.base/java.lang", "java.base/java.io", "java.base/java.util.zip"),
@@ -37,17 +39,21 @@ class ApacheBookKeeper:
     jars: str
     interface: str = ""
 
-    def server(self, config: str, log_config: str) -> tuple[str, ...]:
-        """The command of a bookie."""
-        return self._java(log_config, _SERVER, "--conf", config)
+    def server(self, config: str, log_config: str, temporary: str) -> tuple[str, ...]:
+        """The command of a bookie.
 
-    def new_cluster(self, config: str, log_config: str) -> tuple[str, ...]:
+        Args:
+            temporary: a folder for the native libraries that it unpacks.
+        """
+        return self._java(log_config, temporary, _SERVER, "--conf", config)
+
+    def new_cluster(self, config: str, log_config: str, temporary: str) -> tuple[str, ...]:
         """The command that makes the nodes of a new cluster."""
-        return self._java(log_config, _SHELL, "-conf", config, "initnewcluster")
+        return self._java(log_config, temporary, _SHELL, "-conf", config, "initnewcluster")
 
-    def _java(self, log_config: str, *words: str) -> tuple[str, ...]:
-        log = f"-Dlog4j2.configurationFile={log_config}"
-        return (self.java, *JVM, log, "-cp", f"{self.jars}/*", *words)
+    def _java(self, log_config: str, temporary: str, *words: str) -> tuple[str, ...]:
+        ours = (f"-Dlog4j2.configurationFile={log_config}", f"-Djava.io.tmpdir={temporary}")
+        return (self.java, *JVM, *ours, "-cp", f"{self.jars}/*", *words)
 
     def settings(
         self, name: str, host: str, port: int, ledgers_uri: str, data: str, session_ms: int

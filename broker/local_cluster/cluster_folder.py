@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import random
+import shutil
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import Final
 
 import psutil
 
+from magnetar.broker.local_cluster.apache_bookkeeper import TEMPORARY
 from magnetar.broker.local_cluster.errors import LocalClusterError
 
 _LOG_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -45,6 +47,8 @@ class ClusterFolder:
         except BlockingIOError:
             os.close(self._lock)
             raise LocalClusterError(f"--data {path}: another cluster runs there") from None
+        shutil.rmtree(self.path / TEMPORARY, ignore_errors=True)
+        (self.path / TEMPORARY).mkdir(exist_ok=True)
 
     def close(self) -> None:
         os.close(self._lock)

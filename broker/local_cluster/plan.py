@@ -8,7 +8,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from magnetar.broker.local_cluster.apache_bookkeeper import BROKERS_CHROOT, ApacheBookKeeper
+from magnetar.broker.local_cluster.apache_bookkeeper import (
+    BROKERS_CHROOT,
+    TEMPORARY,
+    ApacheBookKeeper,
+)
 from magnetar.broker.local_cluster.errors import LocalClusterError
 from magnetar.broker.local_cluster.java import log4j_properties
 
@@ -378,7 +382,10 @@ class _ApachePlanner(_Planner):
         self.ledgers_uri = f"zk+hierarchical://{servers}/ledgers"
         self._apache = apache
         self._log_config = f"{data}/bookkeeper-log4j2.properties"
-        self.new_cluster = apache.new_cluster(self._config_of("bookie-1"), self._log_config)
+        self._temporary = f"{data}/{TEMPORARY}"
+        self.new_cluster = apache.new_cluster(
+            self._config_of("bookie-1"), self._log_config, self._temporary
+        )
 
     def bookie(self, name: str) -> PlannedProcess:
         settings = self._apache.settings(
@@ -387,7 +394,7 @@ class _ApachePlanner(_Planner):
         )
         settings |= dict(text.split("=", 1) for text in self._options.bookie_settings)
         config = self._config_of(name)
-        java, *arguments = self._apache.server(config, self._log_config)
+        java, *arguments = self._apache.server(config, self._log_config, self._temporary)
         files = {
             config: "".join(f"{key}={value}\n" for key, value in settings.items()),
             self._log_config: log4j_properties(as_json=False),

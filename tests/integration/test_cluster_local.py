@@ -157,9 +157,13 @@ def test_brokers_on_apaches_bookies(tmp_path: Path) -> None:
         wait_until(lambda: sender.total >= 80, "messages", 60)
         kill_and_go_on(cluster, "bookie-1", sender)
         sender.stop()
+        libraries = tmp_path / "cluster" / "tmp"
+        left = set(libraries.iterdir())
+        assert len(left) > 2, "of two bookies and of the one that was killed"
         assert "bookkeeper: zk+hierarchical://" in cluster.log
         assert cluster.stop() == 0
         cluster.start()  # on the same data
+        assert left.isdisjoint(libraries.iterdir())
         check_all(cluster.service_url, sender.acknowledged)
 
 

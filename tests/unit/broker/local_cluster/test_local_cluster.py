@@ -123,6 +123,8 @@ def test_apaches_bookies_and_brokers_on_them() -> None:
     assert plan.new_cluster[-2:] == ("/data/bookie-1.conf", "initnewcluster")
     bookie = plan.stage(ProcessKind.BOOKIE)[1]
     assert bookie.program == ("/bin/java",)
+    for command in (plan.new_cluster, bookie.arguments):
+        assert "-Djava.io.tmpdir=/data/tmp" in command
     lines = bookie.files[bookie.arguments[-1]].splitlines()
     assert "bookieId=bookie-2" in lines
     assert "bookiePort=3182" in lines
