@@ -1,0 +1,173 @@
+"""What a compaction costs who publishes to another topic.
+
+``python -m benchmarks.compaction_latency [--pairs 10] [--rate 20000000]``
+
+A client sends one message after the other, each waiting for its receipt: alone, and then while a
+large topic is compacted, in turns. The median of the pairs' ratios is printed, with that of two
+looks without a compaction beside it: what the machine does by itself.
+
+``--service-url`` and ``--admin-url``: a server that runs, Apache Pulsar too.
+"""
+
+import argparse
+import contextlib
+import statistics
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import pulsar
+
+from tests.standalone_process import StandaloneProcess
+
+TABLE: Final = "persistent://public/default/benchmark-table"
+OTHER: Final = "persistent://public/default/benchmark-other"
+_POLL_S: Final = 0.1
+
+
+class Server:
+    def __init__(self, service_url: str, admin_url: str) -> None:
+        self.client = pulsar.Client(
+            service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        )
+        self._base = f"{admin_url}/admin/v2/"
+
+    def call(self, method: str, path: str) -> Any:
+        request = urllib.request.Request(self._base + path, method=method)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            body = answer.read()
+        return orjson.loads(body) if body else None
+
+    def fill(self, count: int, keys: int, size: int) -> None:
+        self.client.subscribe(TABLE, "keep").close()  # nothing is trimmed
+        producer = self.client.create_producer(
+            TABLE,
+            batching_enabled=True,
+            batching_type=pulsar.BatchingType.Default,
+            max_pending_messages=10_000,
+            block_if_queue_full=True,
+        )
+        failed: list[pulsar.Result] = []
+
+        def on_receipt(result: pulsar.Result, _: object) -> None:
+            if result != pulsar.Result.Ok:
+                failed.append(result)
+
+        for number in range(count):
+            producer.send_async(bytes(size), on_receipt, partition_key=f"key-{number % keys}")
+        producer.flush()
+        producer.close()
+        assert not failed, failed[0]
+
+    def forget(self) -> None:
+        """The next compaction reads all of the log again."""
+        with contextlib.suppress(urllib.error.HTTPError):  # there was none
+            self.call("DELETE", _path("subscription/__compaction"))
+
+    def compact(self) -> Callable[[], bool]:
+        """Begin one; the answer tells, each time it is called, whether it is over."""
+        self.call("PUT", _path("compaction"))
+        asked_s = [time.perf_counter()]
+
+        def is_over() -> bool:
+            if time.perf_counter() - asked_s[0] < _POLL_S:
+                return False
+            asked_s[0] = time.perf_counter()
+            status = self.call("GET", _path("compaction"))
+            assert status["status"] in ("RUNNING", "SUCCESS"), status
+            return bool(status["status"] == "SUCCESS")
+
+        return is_over
+
+    def latencies_s(self, is_over: Callable[[], bool]) -> list[float]:
+        """Of each message, until it is over."""
+        producer = self.client.create_producer(OTHER, batching_enabled=False)
+        found = []
+        while not is_over():
+            began_s = time.perf_counter()
+            producer.send(bytes(1024))
+            found.append(time.perf_counter() - began_s)
+        producer.close()
+        return found
+
+
+def _path(what: str) -> str:
+    return f"{TABLE.replace('://', '/')}/{what}"
+
+
+def _is_late(end_s: float) -> bool:
+    return time.perf_counter() >= end_s
+
+
+def p99_ms(latencies_s: list[float]) -> float:
+    return statistics.quantiles(latencies_s, n=100)[98] * 1000
+
+
+def measure(server: Server, pairs: int) -> None:
+    server.latencies_s(partial(_is_late, time.perf_counter() + 2))  # the first ones are slow
+    beside, control, seconds = list[float](), list[float](), 5.0
+    for pair in range(pairs):
+        server.forget()
+
+        def alone() -> float:
+            return p99_ms(server.latencies_s(partial(_is_late, time.perf_counter() + seconds)))  # noqa: B023
+
+        before = alone()
+        began_s = time.perf_counter()
+        compacting = p99_ms(server.latencies_s(server.compact()))
+        seconds = time.perf_counter() - began_s
+        after = alone()
+        beside.append(compacting / before)
+        control.append(after / before)
+        print(
+            f"{pair + 1:2}: p99 alone {before:6.2f} ms, beside a compaction of {seconds:.1f} s "
+            f"{compacting:6.2f} ms, alone {after:6.2f} ms: {beside[-1]:.2f}x",
+            flush=True,
+        )
+    print(
+        f"median {statistics.median(beside):.2f}x ({min(beside):.2f} to {max(beside):.2f}); "
+        f"without a compaction {statistics.median(control):.2f}x "
+        f"({min(control):.2f} to {max(control):.2f})"
+    )
+
+
+@contextlib.contextmanager
+def server_of(arguments: argparse.Namespace) -> Iterator[Server]:
+    if arguments.service_url:
+        yield Server(arguments.service_url, arguments.admin_url)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        option = f"brokerServiceCompactionRateInBytes={arguments.rate}"
+        standalone = StandaloneProcess(Path(folder) / "data", "--set", option)
+        standalone.start()
+        try:
+            yield Server(standalone.service_url, standalone.admin_url)
+        finally:
+            standalone.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.compaction_latency")
+    add = parser.add_argument
+    add("--pairs", type=int, default=10)
+    add("--messages", type=int, default=500_000, help="of the topic that is compacted")
+    add("--keys", type=int, default=10_000)
+    add("--bytes", type=int, default=1024, help="of each message")
+    add("--rate", type=int, default=0, help="brokerServiceCompactionRateInBytes")
+    add("--service-url", default="")
+    add("--admin-url", default="")
+    arguments = parser.parse_args()
+    with server_of(arguments) as server:
+        server.fill(arguments.messages, arguments.keys, arguments.bytes)
+        measure(server, arguments.pairs)
+        server.client.close()
+
+
+if __name__ == "__main__":
+    main()
