@@ -28,6 +28,7 @@ public final class Main {
         Consuming.list(scenarios);
         Acknowledging.list(scenarios);
         Reading.list(scenarios);
+        Compaction.list(scenarios);
         Topics.list(scenarios);
         Schemas.list(scenarios);
         Access.list(scenarios);
