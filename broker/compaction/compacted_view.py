@@ -28,6 +28,8 @@ class CompactedView:
     _compacted: Callable[[], CompactedLedger | None]
     # Where the subscription was asked to begin, and the cursor's mark-delete then.
     _start: tuple[Position, Position] | None
+    # The mark-delete after the last acknowledgment: the cursor's may be where the log was trimmed.
+    _marked: Callable[[], Position]
     _of: CompactedLedger | None = field(default=None, init=False)
     _ahead: list[EntryBatch] = field(default_factory=list, init=False)  # read and not asked for yet
     _ahead_from: Position = field(default=EARLIEST, init=False)
@@ -99,13 +101,15 @@ class CompactedView:
 
     def first_unacked(self) -> Position:
         """The first position to read; perhaps below all that the log has."""
-        cursor = self._cursor
+        cursor, marked = self._cursor, self._marked()
         position = cursor.state.first_unacked()
         compacted = self._compacted()
-        if self._start is not None and cursor.mark_delete == self._start[1]:
+        if self._start is not None and marked == self._start[1]:
             start = self._start[0]  # nothing is acknowledged since
         elif self._start is None and cursor.mark_delete < self.log.offsets.first_position():
             start = EARLIEST  # of an earlier load: nothing was acknowledged
+        elif marked < cursor.mark_delete:
+            start = (marked[0], marked[1] + 1)
         else:
             return position
         if compacted is None or start > compacted.horizon:

@@ -125,7 +125,8 @@ class PersistentSubscription(Subscription):
         self._start_position: tuple[Position, Position] | None = None
         self._terminated = topic.terminated
         self._told_end: frozenset[Consumer] = _NO_CONSUMERS  # of the end of the topic
-        self._marked, self._moved_ms = cursor.mark_delete, 0  # mark-delete as last seen, and when
+        # The mark-delete after the last acknowledgment or reset, and when it moved.
+        self._marked, self._moved_ms = cursor.mark_delete, 0
         self.expired_entries = 0
         self.last_expire_ms = 0
         self._expiry_rate = RateSampler()
@@ -195,7 +196,10 @@ class PersistentSubscription(Subscription):
         self._core = core
         view = None
         if request.read_compacted:
-            view = CompactedView(self.log, self.cursor, self._compacted, self._start_position)
+            view = CompactedView(
+                *(self.log, self.cursor, self._compacted),
+                *(self._start_position, lambda: self._marked),
+            )
         self._compacted_view = view
         self._dispatcher = AsyncDispatcher(
             core,
@@ -223,7 +227,8 @@ class PersistentSubscription(Subscription):
 
     def begins_at(self, position: Position) -> None:
         """Note where it was asked to begin: what was compacted may begin before the log does."""
-        self._start_position = (position, self.cursor.mark_delete)
+        self._marked = self.cursor.mark_delete
+        self._start_position = (position, self._marked)
 
     def _entries_from(self, position: Position) -> int:
         ledger = self.ledger

@@ -257,7 +257,10 @@ class CompactingBroker(Broker):
         """
         log = self.log
         assert log is not None
-        view = CompactedView(log, self.cursor, lambda: self.compaction.current, None)
+        view = CompactedView(
+            *(log, self.cursor, lambda: self.compaction.current),
+            *(None, lambda: self.cursor.mark_delete),
+        )
         found: Found = []
         position, failures = EARLIEST, 0
         while True:
