@@ -10,12 +10,13 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 BODY_MAX: Final = 64 * 1024
+_FIELDS_MAX: Final = 100
 LONG_BODY_MAX: Final = 1024 * 1024
 """Of a form with a message in it, of which each byte may be three letters there."""
 
 
 async def form_fields(request: Request, bytes_max: int = BODY_MAX) -> dict[str, str]:
-    """Of a body of at most so many bytes; else none."""
+    """Of a body of at most so many bytes and 100 fields; else none."""
     body = b""
     async for chunk in request.stream():
         body += chunk
@@ -27,5 +28,9 @@ async def form_fields(request: Request, bytes_max: int = BODY_MAX) -> dict[str, 
 
 
 def _fields(body: bytes) -> dict[str, str]:
-    found = parse_qs(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=100)
+    text = body.decode(errors="replace")
+    try:
+        found = parse_qs(text, keep_blank_values=True, max_num_fields=_FIELDS_MAX)
+    except ValueError:  # more
+        return {}
     return {name: values[0] for name, values in found.items()}

@@ -149,6 +149,11 @@ async def test_new_messages_are_not_followed_behind_the_end_of_the_session(
     assert (await client.get(f"/console/topic/{topic}/messages/follow")).status_code == 303
 
 
+async def test_a_form_of_too_many_fields_is_none(client: httpx.AsyncClient) -> None:
+    fields = {"token": token_of("admin"), **{f"a{number}": "" for number in range(100)}}
+    assert (await client.post("/console/login", data=fields)).status_code == 401
+
+
 async def test_a_login_leads_to_pages_of_ours_only(client: httpx.AsyncClient) -> None:
     foreign = ("//evil.example", "https://evil.example", "../admin", "javascript:alert(1)")
     steps = ("topic/../../x", "brokers/%2e%2e", "//", "topics//", "brokers/x/../y")
