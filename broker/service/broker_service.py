@@ -111,6 +111,8 @@ class BrokerService:
     """What serves a client of the binary protocol; tests of clients have it make faults."""
     service_url = web_url = broker_id = ""
     service_url_tls = web_url_tls = ""  # "": not served over TLS
+    has_started = False
+    """Whether ``bundles`` is there; HTTP listens some moments earlier."""
     ready = False
     lookups = 0
     """LOOKUP-class requests under way."""
@@ -292,6 +294,7 @@ class BrokerService:
             permit=None if self.sharing is None else self.sharing.permit,
             default_bundle_count=self.config.default_number_of_namespace_bundles,
         )
+        self.has_started = True
         self._periodic_tasks.start()
         if self.authenticator is not None:
             self.authenticator.start()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from fastapi import Request
 
 from magnetar.broker.cluster.broker_client import BrokerEndpoint
-from magnetar.broker.errors import BrokerError
+from magnetar.broker.errors import BrokerError, ServiceNotReadyError
 from magnetar.broker.http.dependencies import flag, form_decode, make_namespace
 from magnetar.broker.http.errors import ApiError, RedirectError
 from magnetar.broker.http.routing.redirects import location_at, named_topic, whom_to_ask
@@ -67,6 +67,7 @@ async def send_to_owner(request: Request, mode: RoutingMode) -> None:
 
     Raises:
         RedirectError: another broker serves it. ApiError: 404, 412: the path names nothing.
+        ServiceNotReadyError: nobody can tell yet.
     """
     scope = request.scope
     names: dict[str, str] = scope["path_params"]
@@ -78,6 +79,8 @@ async def send_to_owner(request: Request, mode: RoutingMode) -> None:
     ):
         return
     service: BrokerService = scope["app"].state.service
+    if not service.has_started:
+        raise ServiceNotReadyError("The broker is starting")
     try:
         match mode:
             case RoutingMode.TOPIC | RoutingMode.HASHED | RoutingMode.OWNER_IF_LOADED:

@@ -27,6 +27,18 @@ async def test_a_request_analyses_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     await broker.close()
 
 
+async def test_calls_about_topics_are_refused_while_the_broker_starts() -> None:
+    """HTTP listens before anybody can tell whose they are."""
+    broker = Broker()
+    transport = httpx.ASGITransport(create_app(broker.service))
+    path = "/admin/v2/persistent/public/default/orders/stats"
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        assert (await client.get(path)).status_code == 503
+        await broker.start()
+        assert (await client.get(path)).status_code == 404
+    await broker.close()
+
+
 async def test_no_request_waits_for_a_thread() -> None:
     """FastAPI calls what is no coroutine in one: a hop for each, beside the loop that owns it."""
     broker = await Broker().start()
