@@ -348,9 +348,9 @@ async def crash_while_compacting(simulator: Simulator, steps: int) -> bool:
 
 
 def test_crash_after_every_step_of_compactions() -> None:
-    """In CI after every fourth one."""
+    """In CI after every eighth one."""
     crashes = 0
-    stride = 1 if NIGHTLY else 4
+    stride = 1 if NIGHTLY else 8
     for steps in itertools.count(10, stride):
         if not run_simulation(steps, lambda each, n=steps: crash_while_compacting(each, n)):  # type: ignore[misc]
             break
@@ -413,9 +413,9 @@ async def fail_at(simulator: Simulator, failure: Failure, *, dies: bool) -> bool
 def test_every_call_of_a_compaction_fails(
     where: str, is_lost: bool, lasts: bool, dies: bool
 ) -> None:
-    """In CI every fourth one."""
-    first = 0 if NIGHTLY else 2 * dies
-    for at in itertools.count(first, 1 if NIGHTLY else 4):
+    """In CI every sixth one."""
+    first = 0 if NIGHTLY else 3 * dies
+    for at in itertools.count(first, 1 if NIGHTLY else 6):
         failure = Failure(where, is_lost, lasts, at)
         if not run_simulation(at, lambda each, failure=failure: fail_at(each, failure, dies=dies)):  # type: ignore[misc]
             break
@@ -472,6 +472,6 @@ async def come_and_go(simulator: Simulator) -> None:
     await settle(world, config)
 
 
-@pytest.mark.parametrize("seed", seeds(20))
+@pytest.mark.parametrize("seed", seeds(10))
 def test_owners_come_and_go_while_they_compact(seed: int) -> None:
     run_simulation(seed, come_and_go)
