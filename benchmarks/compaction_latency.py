@@ -17,7 +17,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -85,6 +84,10 @@ class Server:
 
         return is_over
 
+    def latencies_for(self, seconds: float) -> list[float]:
+        end_s = time.perf_counter() + seconds
+        return self.latencies_s(lambda: time.perf_counter() >= end_s)
+
     def latencies_s(self, is_over: Callable[[], bool]) -> list[float]:
         """Of each message, until it is over."""
         producer = self.client.create_producer(OTHER, batching_enabled=False)
@@ -101,28 +104,20 @@ def _path(what: str) -> str:
     return f"{TABLE.replace('://', '/')}/{what}"
 
 
-def _is_late(end_s: float) -> bool:
-    return time.perf_counter() >= end_s
-
-
 def p99_ms(latencies_s: list[float]) -> float:
     return statistics.quantiles(latencies_s, n=100)[98] * 1000
 
 
 def measure(server: Server, pairs: int) -> None:
-    server.latencies_s(partial(_is_late, time.perf_counter() + 2))  # the first ones are slow
+    server.latencies_for(2)  # the first ones are slow
     beside, control, seconds = list[float](), list[float](), 5.0
     for pair in range(pairs):
         server.forget()
-
-        def alone() -> float:
-            return p99_ms(server.latencies_s(partial(_is_late, time.perf_counter() + seconds)))  # noqa: B023
-
-        before = alone()
+        before = p99_ms(server.latencies_for(seconds))
         began_s = time.perf_counter()
         compacting = p99_ms(server.latencies_s(server.compact()))
         seconds = time.perf_counter() - began_s
-        after = alone()
+        after = p99_ms(server.latencies_for(seconds))
         beside.append(compacting / before)
         control.append(after / before)
         print(
