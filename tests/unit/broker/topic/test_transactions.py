@@ -13,8 +13,10 @@ from magnetar.broker.topic.persistent_topic import PersistentTopic
 from magnetar.broker.transaction import buffer as buffer_module
 from magnetar.broker.transaction.topic_transactions import TRANSACTIONS_PROPERTY
 from magnetar.broker.transaction.transaction_id import TransactionId
+from magnetar.managed_ledger import append_path
 from tests.unit.broker.doubles import Broker, Client, message, receipts
 from tests.unit.broker.topic.test_deduplication import connected, reload, topic_of
+from tests.unit.broker.topic.test_undecided_appends import cut_off
 from tests.unit.managed_ledger.cluster import eventually
 
 SHARED, EXCLUSIVE = pb.CommandSubscribe.Shared, pb.CommandSubscribe.Exclusive
@@ -261,3 +263,46 @@ async def test_an_end_fails_while_the_topic_is_fenced(broker: Broker) -> None:
     topic.fenced = False
     await end(topic, 1, commit=True)
     assert (await topic_of(broker)).ledger.offsets.entry_count == 2
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+async def test_an_entry_whose_append_was_in_doubt_counts_if_it_is_stored(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, *, is_stored: bool
+) -> None:
+    """No receipt told of it; the buffer finds it in the log, as a load of the topic would."""
+    monkeypatch.setattr(append_path, "END_RETRY_S", 0.001)
+    client, _ = await connected(broker)
+    await store(client, sent(0), sent(1, 1))
+    topic = await topic_of(broker)
+    heal = cut_off(broker, is_stored=is_stored)
+    client.feed(sent(2, 2))
+    assert (await client.receive_one()).type == pb.BaseCommand.CLOSE_PRODUCER
+    heal()
+    await eventually(lambda: not topic.fenced)
+    client, _ = await connected(broker, port=5001)
+    await store(client, sent(3))
+    assert topic.transactions is not None
+    opened = list(topic.transactions.buffer.open)
+    assert opened == [TransactionId(0, least) for least in ((1, 2) if is_stored else (1,))]
+    consumer = await Consumer(broker, 6000).subscribe()
+    await end(topic, 1, commit=True)
+    await end(topic, 2, commit=False)
+    await consumer.sees(0, 1, 3)
+
+
+async def test_an_end_is_asked_for_again_when_its_append_failed(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(append_path, "END_RETRY_S", 0.001)
+    client, _ = await connected(broker)
+    await store(client, sent(0, 1), sent(1))
+    topic = await topic_of(broker)
+    consumer = await Consumer(broker, 6000).subscribe()
+    heal = cut_off(broker, is_stored=False)
+    with pytest.raises(BrokerError):
+        await end(topic, 1, commit=True)
+    await consumer.sees()
+    heal()
+    await eventually(lambda: not topic.fenced)
+    await end(topic, 1, commit=True)
+    await consumer.sees(0, 1)
