@@ -207,8 +207,7 @@ class SendPath:
         if entry_head[3] & _SLOW_FLAGS or batch.producer.checked:
             if not self._allowed(batch, entry_head, len(body)):
                 return
-            if entry_head[3] & FLAG_CHUNK:
-                batch.add_chunk(is_last=bool(entry_head[3] & FLAG_LAST_CHUNK))
+            self._note_kind(batch, entry_head[3])
         batch.heads.append(entry_head)
         batch.bodies.append(body)
         batch.sequence_ids.append(sequence_id)
@@ -216,6 +215,13 @@ class SendPath:
         count = send.num_messages
         batch.message_count += count if 0 < count <= len(body) else 1  # statistics only
         batch.entry_bytes += len(body)
+
+    def _note_kind(self, batch: PublishBatch, flags: int) -> None:
+        """The entry that is appended next may be a part of something."""
+        if flags & FLAG_TRANSACTION:
+            batch.add_to(transaction_of(self._messages.metadata))
+        if flags & FLAG_CHUNK:
+            batch.add_chunk(is_last=bool(flags & FLAG_LAST_CHUNK))
 
     def _allowed(self, batch: PublishBatch, head: bytes, size: int) -> bool:
         """Checks that only some entries or some producers need."""

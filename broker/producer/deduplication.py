@@ -31,9 +31,12 @@ from magnetar.broker.protocol.entry_header import (
     FLAG_CHUNK,
     FLAG_LAST_CHUNK,
     FLAG_MARKER,
+    FLAG_TRANSACTION,
     parse_header,
 )
 from magnetar.broker.protocol.framing import MalformedFrameError, parse_entry_body
+from magnetar.broker.transaction.markers import end_in, transaction_of
+from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.managed_ledger.cursor.cursor import Cursor
 from magnetar.managed_ledger.errors import ManagedLedgerTerminatedError
 from magnetar.managed_ledger.position import LATEST, Position
@@ -90,6 +93,7 @@ class Deduplication:
         self._tails: dict[
             Producer, _FilteredBatch
         ] = {}  # the last batch that isn't answered in full
+        self._may_come_again = set[str]()  # names of producers, by aborted transactions
         self._noted: Position | None = None  # everything up to it is in `_ids`
         self._entries_since = 0  # noted since the last snapshot
         self._snapshot_ms = topic.service.clock()
@@ -147,14 +151,21 @@ class Deduplication:
 
     def _replay_entry(self, head: bytes, body: bytes) -> None:
         flags = parse_header(head).flags
-        if flags & FLAG_MARKER or (flags & FLAG_CHUNK and not flags & FLAG_LAST_CHUNK):
+        if flags & FLAG_MARKER:
+            if (found := end_in(body)) is not None:
+                self.on_transaction_end(found[0], commit=found[1])
+            return
+        if flags & FLAG_CHUNK and not flags & FLAG_LAST_CHUNK:
             return
         try:
             metadata, _ = parse_entry_body(body)
         except MalformedFrameError:
             return  # no client can read it, so none sends it again
         last = _last_id(metadata.sequence_id, metadata.highest_sequence_id, head)
-        self._ids.stored(metadata.producer_name, last)
+        if flags & FLAG_TRANSACTION:
+            self._ids.stored_in(transaction_of(metadata), metadata.producer_name, last)
+        else:
+            self._ids.stored(metadata.producer_name, last)
 
     # --- entries
 
@@ -207,6 +218,8 @@ class Deduplication:
                 self._answer(sifted, run)
             if self._tails.get(batch.producer) is sifted:
                 del self._tails[batch.producer]
+                if self._may_come_again:
+                    self._forget_given_of(batch.producer.name)
             if sifted.after is None:
                 return
             sifted.after.failed = sifted.after.failed or sifted.failed
@@ -226,17 +239,35 @@ class Deduplication:
     def on_stored(self, batch: PublishBatch, offset: int, count: int, position: Position) -> None:
         """Entries ``offset .. offset + count`` of a batch are durable, the last at ``position``."""
         unfinished: Container[int] = batch.unfinished
+        transactions = batch.transactions
+        last_ids = batch.last_ids or batch.highest_ids
         for index in range(offset + count - 1, offset - 1, -1):
-            if index not in unfinished:
-                # Those before it in the batch have lower ids.
-                last_ids = batch.last_ids or batch.highest_ids
-                last = max(batch.sequence_ids[index], last_ids[index])
-                self._ids.stored(batch.producer.name, last)
-                break
+            if index in unfinished:
+                continue
+            last = max(batch.sequence_ids[index], last_ids[index])
+            if transactions is not None and index in transactions:
+                self._ids.stored_in(transactions[index], batch.producer.name, last)
+                continue
+            self._ids.stored(batch.producer.name, last)
+            if transactions is None:
+                break  # those before it in the batch have lower ids
         self._note(position, count)
         config = self._topic.service.config
         if self._entries_since >= config.broker_deduplication_entries_interval:
             self.snapshot()
+
+    def on_transaction_end(self, transaction: TransactionId, *, commit: bool) -> None:
+        """What an aborted transaction stored may come again."""
+        names = self._ids.end_transaction(transaction, commit=commit)
+        self._may_come_again |= names
+        for name in names - {producer.name for producer in self._tails}:
+            self._forget_given_of(name)
+
+    def _forget_given_of(self, name: str) -> None:
+        """REQUIRES: nothing of the producer is on its way to the log."""
+        if name in self._may_come_again:
+            self._may_come_again.discard(name)
+            self._ids.forget_given_of(name)
 
     def on_settled(self) -> None:
         """Entries were failed, and nothing is on its way to the log any more."""
@@ -318,6 +349,9 @@ class Deduplication:
         cursor, position = self._cursor, self._noted
         if cursor is None or position is None or self._is_storing or cursor.is_closed:
             return
+        if (transactions := self._topic.transactions) is not None:
+            # What open transactions stored is read again: it isn't in the snapshot.
+            position = min(position, transactions.buffer.readable)
         if position <= cursor.mark_delete:
             return
         self._is_storing, self._entries_since = True, 0

@@ -10,6 +10,7 @@ from magnetar.broker.errors import BrokerError
 from magnetar.broker.rate_limits.rate_limiter import PublishRateLimiter
 from magnetar.broker.rate_limits.rate_sampler import RateSampler, iso_time
 from magnetar.broker.schema.definition import SchemaDefinition
+from magnetar.broker.transaction.transaction_id import TransactionId
 
 if TYPE_CHECKING:
     from magnetar.broker.topic.topic import Topic
@@ -78,6 +79,8 @@ class PublishBatch:
     chunked_count: int = 0
     unfinished: Set[int] = frozenset()
     """Indexes of chunks that aren't the last ones of their messages."""
+    transactions: dict[int, TransactionId] | None = None
+    """By index; None: no entry is of one."""
     answered: int = 0
     """Entries whose outcome the sink knows."""
     last_ids: list[int] | None = None
@@ -90,6 +93,12 @@ class PublishBatch:
         self.chunked_count += 1
         if not is_last:
             self.unfinished |= {len(self.heads)}
+
+    def add_to(self, transaction: TransactionId) -> None:
+        """The entry that is appended next is of a transaction."""
+        if self.transactions is None:
+            self.transactions = {}
+        self.transactions[len(self.heads)] = transaction
 
 
 @dataclass(slots=True, kw_only=True)

@@ -4,9 +4,12 @@ A producer's ids ascend. Of each name two are remembered: the highest that was g
 the highest that is known to be in it. What comes is *stored* when its id isn't above the second,
 *undecided* when it is between the two (its first copy is on its way, and may yet fail), and *new*
 above both.
+
+The ids of a transaction count only until it is aborted: then its messages may come again.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 NEW: Final = 0
@@ -24,14 +27,23 @@ class DuplicateRun(NamedTuple):
     end: int
 
 
+@dataclass(slots=True)
+class _OpenIds:
+    """Of a producer with open transactions: the highest id outside of them, and in each."""
+
+    outside: int
+    inside: dict[Hashable, int] = field(default_factory=dict)
+
+
 class SequenceIds:
     """The highest ids of all producers of one topic."""
 
-    __slots__ = ("_given", "_idle_since_ms", "_stored")
+    __slots__ = ("_given", "_idle_since_ms", "_open", "_stored")
 
     def __init__(self) -> None:
         self._given: dict[str, int] = {}
         self._stored: dict[str, int] = {}
+        self._open: dict[str, _OpenIds] = {}  # those of transactions are in ``_stored``, too
         self._idle_since_ms: dict[str, int] = {}
         """Names without a producer; the longest idle first."""
 
@@ -85,6 +97,37 @@ class SequenceIds:
         """Messages of a producer up to this id are durable."""
         if sequence_id > self._stored.get(name, _NONE_STORED):
             self._stored[name] = sequence_id
+        if self._open and (of_name := self._open.get(name)) is not None:
+            of_name.outside = max(of_name.outside, sequence_id)
+
+    def stored_in(self, transaction: Hashable, name: str, sequence_id: int) -> None:
+        """The same of messages that an open transaction has."""
+        before = self._stored.get(name, _NONE_STORED)
+        of_name = self._open.setdefault(name, _OpenIds(before))
+        inside = of_name.inside
+        inside[transaction] = max(inside.get(transaction, _NONE_STORED), sequence_id)
+        self._stored[name] = max(before, sequence_id)
+
+    def end_transaction(self, transaction: Hashable, *, commit: bool) -> set[str]:
+        """Its ids count for good, or no longer.
+
+        Returns:
+            Names of producers whose messages may come again.
+        """
+        names = [name for name, each in self._open.items() if transaction in each.inside]
+        for name in names:
+            of_name = self._open[name]
+            sequence_id = of_name.inside.pop(transaction)
+            if commit:
+                of_name.outside = max(of_name.outside, sequence_id)
+            self._stored[name] = max(of_name.outside, *of_name.inside.values(), _NONE_STORED)
+            if not of_name.inside:
+                del self._open[name]
+        return set() if commit else set(names)
+
+    def forget_given_of(self, name: str) -> None:
+        """As `forget_given`, of one producer."""
+        self._given.pop(name, None)
 
     def forget_given(self) -> None:
         """What was given to the log and isn't stored by now never will be: it may come again.
@@ -115,12 +158,21 @@ class SequenceIds:
             del self._idle_since_ms[name]
             self._stored.pop(name, None)
             self._given.pop(name, None)
+            self._open.pop(name, None)
         return len(gone)
 
     # --- snapshots
 
     def snapshot(self, names_max: int) -> dict[str, int]:
-        """The stored ids, of as many names: those in use first, then those used last."""
+        """The ids stored outside of open transactions, of as many names: those in use first, then
+        those used last.
+        """
+        found = self._newest(names_max)
+        return found | {
+            name: of_name.outside for name, of_name in self._open.items() if name in found
+        }
+
+    def _newest(self, names_max: int) -> dict[str, int]:
         if (excess := len(self._stored) - names_max) <= 0:
             return dict(self._stored)
         dropped: set[str] = set()

@@ -121,6 +121,7 @@ class PersistentTopic(Topic):
     # the base class has nearly as many, so those that every idle topic has are here.
     __slots__ = (
         "_has_failed",
+        "_held_back",
         "_in_flight",
         "_recovering",
         "_settled",
@@ -165,6 +166,7 @@ class PersistentTopic(Topic):
         self.terminated = ledger.terminated is not None
         self.transactions: TopicTransactions | None = None
         """There once it had one."""
+        self._held_back: tuple[PublishBatch, ...] = ()  # until they have started
         self.compaction: TopicCompaction | None = None
         """There once it was compacted, now or by an earlier owner."""
         for cursor_name, cursor in ledger.cursors.items():
@@ -294,8 +296,8 @@ class PersistentTopic(Topic):
             for subscription in self.subscriptions.values():
                 if isinstance(subscription, PersistentSubscription):
                     subscription.read_from(self.ledger)
-        held, transactions.held = transactions.held, []
-        for batch in held:
+        held_back, self._held_back = self._held_back, ()
+        for batch in held_back:
             if error is None:
                 self.publish(batch.producer, batch)
             else:
@@ -325,6 +327,11 @@ class PersistentTopic(Topic):
         self._in_flight += 1
         self.append([head], [body], on_done)
         return future
+
+    def on_transaction_end(self, transaction: TransactionId, *, commit: bool) -> None:
+        if self.deduplication is not None:
+            self.deduplication.on_transaction_end(transaction, commit=commit)
+        self._wake()
 
     def on_readable(self) -> None:
         self._wake()
@@ -391,7 +398,7 @@ class PersistentTopic(Topic):
             self._refuse(batch, TopicFencedError(f"Topic {self.full_name} is recovering"))
             return
         if transactions is not None and transactions.is_starting:
-            transactions.held.append(batch)
+            self._held_back += (batch,)
             return
         self._count(batch)
         self.publish_figures.published(batch.bodies, batch.entry_bytes)

@@ -58,6 +58,14 @@ def transaction_of(metadata: MessageMetadata) -> TransactionId:
     return TransactionId(metadata.txnid_most_bits, metadata.txnid_least_bits)
 
 
+def end_in(body: bytes | memoryview) -> tuple[TransactionId, bool] | None:
+    """The transaction that a marker ends, and whether it commits; None: it is another entry."""
+    metadata = parse_metadata(body)
+    if metadata is None or metadata.marker_type not in (COMMIT, ABORT):
+        return None
+    return transaction_of(metadata), metadata.marker_type == COMMIT
+
+
 def snapshot_in(body: bytes | memoryview) -> tuple[int, TransactionSnapshot] | None:
     """`SNAPSHOT` or `SEALED`, and what it holds; None: it is another entry."""
     try:

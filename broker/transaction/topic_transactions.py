@@ -8,7 +8,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
 from magnetar.broker.errors import NotAllowedError, PersistenceError, TopicFencedError
-from magnetar.broker.producer.producer import PublishBatch
 from magnetar.broker.transaction.buffer import TopicTransactionBuffer
 from magnetar.broker.transaction.markers import SNAPSHOT, end_marker, snapshot_in, snapshot_marker
 from magnetar.broker.transaction.transaction_id import TransactionId
@@ -39,6 +38,9 @@ class TransactionalTopic(Protocol):
             BrokerError: at once, or by the future: it isn't known to be stored.
         """
 
+    def on_transaction_end(self, transaction: TransactionId, *, commit: bool) -> None:
+        """Its end is stored, and known to the buffer."""
+
     def on_readable(self) -> None:
         """More of the log may be delivered."""
 
@@ -63,8 +65,6 @@ class TopicTransactions:
         self.buffer = TopicTransactionBuffer(self._ledger.last_confirmed)
         self.view = TransactionView(self._ledger, self.buffer)
         self.is_starting = True
-        self.held: list[PublishBatch] = []
-        """Of producers, until it has started."""
         self._looking: asyncio.Task[None] | None = None
         self._is_storing = False
         self._ends: dict[TransactionId, asyncio.Task[None]] = {}
@@ -259,4 +259,4 @@ class TopicTransactions:
             # An entry may be on its way to the log: the marker comes behind it.
         await self._topic.append_marker(*end_marker(transaction, self._now_ms(), commit=commit))
         await self._caught_up()
-        self._topic.on_readable()
+        self._topic.on_transaction_end(transaction, commit=commit)

@@ -266,7 +266,7 @@ async def test_an_end_fails_while_the_topic_is_fenced(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("is_stored", [True, False])
-async def test_an_entry_whose_append_was_in_doubt_counts_if_it_is_stored(
+async def test_an_entry_without_a_receipt_counts_if_it_is_stored(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, *, is_stored: bool
 ) -> None:
     """No receipt told of it; the buffer finds it in the log, as a load of the topic would."""
