@@ -103,15 +103,11 @@ class AddsV2:
 
 
 @dataclass(slots=True, eq=False)
-class ReadsV2:
-    """Single reads of entries in a row; ``first`` -1: one, of the entry with the highest id."""
-
+class _ReadV2:
     word: int
     flags: int
     ledger_id: int
     first: int
-    count: int
-    master_key: bytes
 
     @property
     def fences(self) -> bool:
@@ -119,21 +115,21 @@ class ReadsV2:
 
 
 @dataclass(slots=True, eq=False)
-class BatchReadV2:
+class ReadsV2(_ReadV2):
+    """Single reads of entries in a row; ``first`` -1: one, of the entry with the highest id."""
+
+    count: int
+    master_key: bytes
+
+
+@dataclass(slots=True, eq=False)
+class BatchReadV2(_ReadV2):
     """``count_max`` 0 or less: as many as the bytes allow."""
 
-    word: int
-    flags: int
-    ledger_id: int
-    first: int
     request_id: int
     count_max: int
     bytes_max: int
     master_key: bytes
-
-    @property
-    def fences(self) -> bool:
-        return bool(self.flags & DO_FENCING)
 
 
 @dataclass(slots=True, eq=False)
