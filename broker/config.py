@@ -269,6 +269,7 @@ class BrokerConfig(BalancerConfig):
     broker_service_compaction_rate_in_bytes: int = 0  # by all in a second; 0: no limit
     topic_compaction_retain_null_key: bool = False
     transaction_coordinator_enabled: bool = False
+    max_active_transactions_per_coordinator: int = 0  # more get no answer; 0: no limit
 
     # --- managed ledgers
     managed_ledger_default_ensemble_size: int = 1

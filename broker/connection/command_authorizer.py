@@ -131,9 +131,10 @@ RULES: Final[dict[int, CommandRule]] = {
             # About a producer or a consumer that this connection was allowed to create
             *(_C.SEND, _C.CLOSE_PRODUCER, _C.ACK, _C.FLOW, _C.CLOSE_CONSUMER),
             *(_C.REDELIVER_UNACKNOWLEDGED_MESSAGES, _C.WATCH_TOPIC_LIST_CLOSE),
-            # Declined for every client (unsupported_commands.py)
+            # About transactions: the coordinator asks whose they are
             *(_C.TC_CLIENT_CONNECT_REQUEST, _C.NEW_TXN, _C.END_TXN),
             *(_C.ADD_PARTITION_TO_TXN, _C.ADD_SUBSCRIPTION_TO_TXN),
+            # Declined for every client (unsupported_commands.py)
             *(_C.SCALABLE_TOPIC_LOOKUP, _C.SCALABLE_TOPIC_SUBSCRIBE, _C.SCALABLE_TOPIC_CLOSE),
             *(_C.WATCH_SCALABLE_TOPICS, _C.WATCH_SCALABLE_TOPICS_CLOSE),
             *(_C.WATCH_TC_ASSIGNMENTS, _C.WATCH_TC_ASSIGNMENTS_CLOSE),
@@ -168,7 +169,7 @@ RULES: Final[dict[int, CommandRule]] = {
         "create the schema",
         _refuse_with(pb.CommandGetOrCreateSchemaResponse),
     ),
-    # Declined for every client; between brokers only in Pulsar
+    # Between brokers
     _C.END_TXN_ON_PARTITION: CommandRule(_superuser_needs, "end transactions"),
     _C.END_TXN_ON_SUBSCRIPTION: CommandRule(_superuser_needs, "end transactions"),
 }

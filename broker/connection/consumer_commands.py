@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from magnetar.broker.compaction.keyed_messages import last_kept_index
 from magnetar.broker.connection.consumer_sink import BinaryConsumerSink
 from magnetar.broker.connection.lookup_commands import parse_topic
-from magnetar.broker.connection.unsupported_commands import NO_TRANSACTIONS
+from magnetar.broker.connection.transaction_commands import NO_TRANSACTIONS
 from magnetar.broker.errors import (
     STORAGE_ERRORS,
     BrokerError,

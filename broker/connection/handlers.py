@@ -7,6 +7,7 @@ from magnetar.broker.connection.lookup_commands import HANDLERS as LOOKUP_HANDLE
 from magnetar.broker.connection.producer_commands import HANDLERS as PRODUCER_HANDLERS
 from magnetar.broker.connection.schema_commands import HANDLERS as SCHEMA_HANDLERS
 from magnetar.broker.connection.session_commands import HANDLERS as SESSION_HANDLERS
+from magnetar.broker.connection.transaction_commands import HANDLERS as TRANSACTION_HANDLERS
 from magnetar.broker.connection.unsupported_commands import HANDLERS as UNSUPPORTED_HANDLERS
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 
@@ -24,6 +25,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     **PRODUCER_HANDLERS,
     **CONSUMER_HANDLERS,
     **SCHEMA_HANDLERS,
+    **TRANSACTION_HANDLERS,
     **UNSUPPORTED_HANDLERS,
 }
 # A sub-message's field number equals the type's number. SEND has its own path (send_path.py).

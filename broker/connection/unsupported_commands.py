@@ -1,6 +1,6 @@
-"""Commands that are understood and declined: transactions, scalable topics.
+"""Commands that are understood and declined: scalable topics, watches of coordinators.
 
-No client sends the latter unasked: CONNECTED doesn't say that this broker has them.
+No client sends them unasked: CONNECTED doesn't say that this broker has them.
 """
 
 from __future__ import annotations
@@ -27,27 +27,14 @@ def on_close(connection: Connection, command: Any) -> None:
     """Nothing was opened, and no answer is expected."""
 
 
-NO_TRANSACTIONS: Final = "Transactions are not enabled on this broker"
+_NO_WATCHES: Final = "Coordinators of transactions are looked up"
 _NO_SCALABLE_TOPICS: Final = "Scalable topics are not supported by this broker"
-_TRANSACTIONS: Final[dict[int, Any]] = dict.fromkeys(
-    (
-        pb.BaseCommand.TC_CLIENT_CONNECT_REQUEST,
-        pb.BaseCommand.NEW_TXN,
-        pb.BaseCommand.ADD_PARTITION_TO_TXN,
-        pb.BaseCommand.ADD_SUBSCRIPTION_TO_TXN,
-        pb.BaseCommand.END_TXN,
-        pb.BaseCommand.END_TXN_ON_PARTITION,
-        pb.BaseCommand.END_TXN_ON_SUBSCRIPTION,
-    ),
-    _decline("request_id", NO_TRANSACTIONS),
-)
 HANDLERS: Final[dict[int, Any]] = {
-    **_TRANSACTIONS,
     pb.BaseCommand.SCALABLE_TOPIC_LOOKUP: _decline("session_id", _NO_SCALABLE_TOPICS),
     pb.BaseCommand.SCALABLE_TOPIC_SUBSCRIBE: _decline("request_id", _NO_SCALABLE_TOPICS),
     pb.BaseCommand.SCALABLE_TOPIC_CLOSE: on_close,
     pb.BaseCommand.WATCH_SCALABLE_TOPICS: _decline("watch_id", _NO_SCALABLE_TOPICS),
     pb.BaseCommand.WATCH_SCALABLE_TOPICS_CLOSE: on_close,
-    pb.BaseCommand.WATCH_TC_ASSIGNMENTS: _decline("watch_id", NO_TRANSACTIONS),
+    pb.BaseCommand.WATCH_TC_ASSIGNMENTS: _decline("watch_id", _NO_WATCHES),
     pb.BaseCommand.WATCH_TC_ASSIGNMENTS_CLOSE: on_close,
 }

@@ -143,7 +143,9 @@ def _refusal(answer: Any) -> Refusal | None:
     match answer:
         case pb.CommandError():
             return Refusal(answer.error, answer.message)
-        case pb.CommandAckResponse() if answer.HasField("error"):
+        case pb.CommandAckResponse() | pb.CommandEndTxnOnPartitionResponse() if answer.HasField(
+            "error"
+        ):
             return Refusal(answer.error, answer.message)
         case pb.CommandGetOrCreateSchemaResponse() if answer.HasField("error_code"):
             return Refusal(answer.error_code, answer.error_message)

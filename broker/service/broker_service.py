@@ -46,6 +46,7 @@ from magnetar.broker.service.metrics import BrokerMetrics
 from magnetar.broker.service.periodic_tasks import PeriodicTasks
 from magnetar.broker.service.policy_watcher import PolicyWatcher
 from magnetar.broker.service.readiness import Readiness
+from magnetar.broker.service.transaction_coordinators import TransactionCoordinators
 from magnetar.broker.service.virtual_clock import VirtualClock
 from magnetar.broker.topic.loaded_topics import LoadedTopics
 from magnetar.broker.topic.topic_directory import TopicDirectory
@@ -125,6 +126,8 @@ class BrokerService:
     """What topics are stored on; None: not known."""
     bookie_directory: BookieAddressResolver | None = None
     """For readers in other processes; None: they can reach no bookie."""
+    transactions: TransactionCoordinators | None = None
+    """Those that this broker has; None: transactions are off."""
     sharing: LoadSharing | None = None
     """With the other brokers of a cluster; None: this one serves alone."""
     loop_stalls: LoopStalls | None = None
@@ -284,12 +287,15 @@ class BrokerService:
             self.config.default_number_of_namespace_bundles,
         )
         await self.dynamic_configuration.renew()
+        if self.config.transaction_coordinator_enabled:
+            self.transactions = TransactionCoordinators(self)
+            await self.transactions.create_topic()
         instance = await IdGenerator(self.store, "/counters/producer-name", block=1).next_id()
         self._name_prefix = f"{self.cluster}-{instance}"
         self.bundles = OwnershipService(
             self.store,
             self._own_lookup(instance + 1),
-            unload=self.loader.unload_bundle,
+            unload=self._unload_bundle,
             choose=None if self.sharing is None else self.sharing.choose,
             permit=None if self.sharing is None else self.sharing.permit,
             default_bundle_count=self.config.default_number_of_namespace_bundles,
@@ -304,6 +310,11 @@ class BrokerService:
         if self.sharing is not None:
             await self.sharing.start()
         logger.info("broker %s serves %s", self.broker_id, self.cluster)
+
+    async def _unload_bundle(self, bundle: str) -> None:
+        if self.transactions is not None:
+            await self.transactions.unload_bundle(bundle)
+        await self.loader.unload_bundle(bundle)
 
     def _own_lookup(self, incarnation: int) -> BrokerLookup:
         """What lookups of our topics answer."""
@@ -342,6 +353,8 @@ class BrokerService:
         if was_ready and self.sharing is not None:
             await self.sharing.leave()  # what is unloaded from now on goes to others
             await self.bundles.close()  # each bundle as soon as its own topics are closed
+        if self.transactions is not None:
+            await self.transactions.close()
         await self.loader.close()
         if was_ready:
             await self.bundles.close()

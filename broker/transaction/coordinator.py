@@ -37,7 +37,7 @@ IN_FLIGHT_MAX: Final = 1000
 _COPIES_AN_APPEND: Final = 4
 _TRIM_STEP: Final = 100
 _STEPS_A_CALL: Final = 1000
-_UINT64: Final = (1 << 64) - 1
+UINT64: Final = (1 << 64) - 1
 
 
 @dataclass(slots=True)
@@ -385,7 +385,7 @@ class Coordinator:
     def _new_record(self, transaction: _Transaction) -> Record:
         record = self._record(transaction, Record.NEW)
         record.startTime = transaction.start_ms
-        record.timeoutMs = transaction.timeout_ms & _UINT64
+        record.timeoutMs = transaction.timeout_ms & UINT64
         if transaction.owner:
             record.owner = transaction.owner
         return record

@@ -1,0 +1,159 @@
+"""The coordinators of transactions that this broker has.
+
+Coordinator i is where partition i of ``ASSIGN_TOPIC`` is, as in Pulsar. Nothing is stored there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from magnetar.broker.cluster.broker_connection import BrokerConnections
+from magnetar.broker.errors import (
+    AlreadyExistsError,
+    CoordinatorNotFoundError,
+    ServiceNotReadyError,
+    TopicNotFoundError,
+)
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.topic.persistent_topic import ledger_config
+from magnetar.broker.transaction.async_coordinator import AsyncCoordinator
+from magnetar.broker.transaction.coordinator import UINT64, Coordinator
+from magnetar.bundles.errors import BundleError
+
+if TYPE_CHECKING:
+    from magnetar.broker.service.broker_service import BrokerService
+    from magnetar.broker.transaction.transaction_id import TransactionId
+    from magnetar.bundles.lookup import BrokerLookup
+
+logger = logging.getLogger(__name__)
+
+ASSIGN_TOPIC: Final = "persistent://pulsar/system/transaction_coordinator_assign"
+_COORDINATORS: Final = 16
+
+
+class TransactionCoordinators:
+    """Opened when a client connects to one; closed with the bundle of its partition."""
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+        self._topic = TopicName.parse(ASSIGN_TOPIC)
+        self._open: dict[int, AsyncCoordinator] = {}
+        self._opening: dict[int, asyncio.Task[None]] = {}
+        self._connections = BrokerConnections(service)
+        self._connecting = asyncio.Lock()
+
+    async def create_topic(self) -> None:
+        """Store how many coordinators the cluster has, unless that is stored."""
+        count = 1 if self._service.sharing is None else _COORDINATORS
+        with suppress(AlreadyExistsError):
+            await self._service.resources.create_partitioned(self._topic, count)
+
+    def get(self, number: int) -> AsyncCoordinator:
+        """Raises CoordinatorNotFoundError: it isn't open here; a client connects to it first."""
+        found = self._open.get(number)
+        if found is None or found.is_closed:
+            raise CoordinatorNotFoundError(f"Coordinator {number} of transactions isn't here")
+        return found
+
+    async def connect(self, number: int) -> None:
+        """Open it here, if its partition is here.
+
+        Raises:
+            CoordinatorNotFoundError: there are fewer.
+            ServiceNotReadyError: another broker has it, or is about to.
+            PersistenceError: its log.
+        """
+        stored = await self._service.resources.partitioned(self._topic)
+        if stored is None or number >= stored["partitions"]:
+            raise CoordinatorNotFoundError(f"There is no coordinator {number} of transactions")
+        try:
+            await self._service.bundles.ensure_owned(str(self._topic.partition(number)))
+        except BundleError as error:
+            raise ServiceNotReadyError(str(error)) from error
+        found = self._open.get(number)
+        if found is None or found.is_closed:
+            task = self._opening.get(number)
+            if task is None:
+                task = asyncio.get_running_loop().create_task(self._load(number))
+                self._opening[number] = task
+                task.add_done_callback(lambda _: self._opening.pop(number, None))
+            await asyncio.shield(task)
+
+    async def _load(self, number: int) -> None:
+        service = self._service
+        if (failed := self._open.pop(number, None)) is not None:
+            await failed.close_log()  # what it appended last may be stored, or not
+        policies = await service.policies.of(self._topic)
+        coordinator = AsyncCoordinator(
+            Coordinator(number, service.config.max_active_transactions_per_coordinator),
+            self,
+            service.clock,
+            service.run,
+        )
+        await coordinator.open(service.ledgers, ledger_config(service, policies), number)
+        if not service.bundles.owns_nowait(str(self._topic.partition(number))):
+            coordinator.close()  # it moved while its log was read
+            await coordinator.close_log()
+            raise ServiceNotReadyError(f"Coordinator {number} of transactions is moving")
+        self._open[number] = coordinator
+        logger.info("coordinator %d: %d transactions are open", number, len(coordinator.core))
+
+    async def unload_bundle(self, bundle: str) -> None:
+        """Close those whose partitions are in it."""
+        for number in list(self._open):
+            if self._service.bundles.bundle_of_nowait(str(self._topic.partition(number))) == bundle:
+                await self._close(number)
+
+    async def close(self) -> None:
+        self._connections.close()
+        for number in list(self._open):
+            await self._close(number)
+
+    async def _close(self, number: int) -> None:
+        coordinator = self._open.pop(number)
+        coordinator.close()
+        await coordinator.close_log()
+
+    # --- participants
+
+    async def end_partition(
+        self, topic: str, transaction: TransactionId, *, commit: bool, low_watermark: int
+    ) -> None:
+        """See `Participants`."""
+        name = TopicName.parse(topic)
+        peer = await self._service.broker_client.serving(name)
+        if peer is not None:
+            await self._call(
+                peer,
+                pb.CommandEndTxnOnPartition(
+                    topic=topic,
+                    txnid_most_bits=transaction.most,
+                    txnid_least_bits=transaction.least,
+                    txn_action=pb.COMMIT if commit else pb.ABORT,
+                    txnid_least_bits_of_low_watermark=low_watermark & UINT64,
+                ),
+            )
+            return
+        with suppress(TopicNotFoundError):  # deleted: there is nothing to end
+            found = await self._service.loader.load(name, create=False)
+            await found.end_transaction(transaction, low_watermark, commit=commit)
+
+    async def _call(self, peer: BrokerLookup, command: pb.CommandEndTxnOnPartition) -> None:
+        async with self._connecting:  # one connection to each broker
+            connection = await self._connections.to(peer)
+        await connection.call(command)
+
+    async def end_subscription(
+        self,
+        topic: str,
+        subscription: str,
+        transaction: TransactionId,
+        *,
+        commit: bool,
+        low_watermark: int,
+    ) -> None:
+        """Subscriptions refuse acknowledgements of transactions: they have nothing to end."""

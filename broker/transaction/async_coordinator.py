@@ -1,0 +1,227 @@
+"""Shell of `Coordinator`: its log, its clock, and the participants of its transactions."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, Protocol, TypeAlias, assert_never, cast
+
+from google.protobuf.message import DecodeError
+
+from magnetar.broker.errors import (
+    STORAGE_ERRORS,
+    BrokerError,
+    CoordinatorNotFoundError,
+    PersistenceError,
+    storage_errors,
+)
+from magnetar.broker.transaction.coordinator import (
+    Answer,
+    AppendEntry,
+    Coordinator,
+    EndParticipants,
+    Trim,
+)
+from magnetar.broker.transaction.transaction_id import TransactionId
+from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.cursor.cursor import Cursor
+from magnetar.managed_ledger.entry_form import HeadsInFront
+from magnetar.managed_ledger.factory import ManagedLedgerFactory
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.position import EARLIEST
+
+logger = logging.getLogger(__name__)
+
+OnAnswer: TypeAlias = Callable[[TransactionId | BrokerError], None]
+"""Called once with the transaction, or why not; never for a new one above the limit."""
+
+LOG_NAME: Final = "pulsar/system/persistent/__transaction_log_{}"
+_CURSOR: Final = "transaction.subscription"
+_NO_HEADS: Final = HeadsInFront(0)  # entries are records only, as Pulsar's
+_RETRY_S: Final = 1.0
+_OUTSTANDING_MAX: Final = 1000
+_READ_ENTRIES: Final = 500
+_READ_BYTES: Final = 1 << 20
+
+
+class Participants(Protocol):
+    """Where messages and acknowledgements of transactions are."""
+
+    async def end_partition(
+        self, topic: str, transaction: TransactionId, *, commit: bool, low_watermark: int
+    ) -> None:
+        """Return when the topic has the end, and keeps it. Raises BrokerError: ask again."""
+
+    async def end_subscription(
+        self,
+        topic: str,
+        subscription: str,
+        transaction: TransactionId,
+        *,
+        commit: bool,
+        low_watermark: int,
+    ) -> None:
+        """The same of a subscription."""
+
+
+class AsyncCoordinator:
+    """One that is open; closed for good when its log fails.
+
+    Args:
+        start_task: runs a coroutine in the background.
+    """
+
+    def __init__(
+        self,
+        core: Coordinator,
+        participants: Participants,
+        now_ms: Callable[[], int],
+        start_task: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        self.core: Final = core
+        self.is_closed = False
+        self._participants = participants
+        self._now_ms = now_ms
+        self._start_task = start_task
+        self._log: ManagedLedger | None = None
+        self._cursor: Cursor | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_ms: int | None = None  # of the timer
+        self._outstanding = asyncio.Semaphore(_OUTSTANDING_MAX)
+
+    async def open(
+        self, ledgers: ManagedLedgerFactory, config: ManagedLedgerConfig, number: int
+    ) -> None:
+        """Read the log; nothing else may be called before this returns.
+
+        Raises:
+            PersistenceError: it can't be read now, or isn't one.
+        """
+        with storage_errors(f"open coordinator {number} of transactions"):
+            log = await ledgers.open(LOG_NAME.format(number), replace(config, form=_NO_HEADS))
+            self._log, self._cursor = log, await log.open_cursor(_CURSOR, EARLIEST)
+            await self._replay(log, self._cursor)
+        log.on_fenced = lambda _: self.close()
+        self.core.start()
+        self.run()
+
+    async def _replay(self, log: ManagedLedger, cursor: Cursor) -> None:
+        ledger_id, entry_id = cursor.mark_delete
+        end = log.last_confirmed
+        while (ledger_id, entry_id) < end:
+            batch = await log.read((ledger_id, entry_id + 1), _READ_ENTRIES, _READ_BYTES)
+            if batch is None:
+                return
+            for number, body in enumerate(batch.bodies, batch.first):
+                try:
+                    self.core.replay(bytes(body), (batch.ledger_id, number))
+                except DecodeError as error:
+                    where = f"{log.name}, entry {batch.ledger_id}:{number}"
+                    raise PersistenceError(f"{where} is no record of transactions") from error
+            ledger_id, entry_id = batch.ledger_id, batch.last
+
+    def close(self) -> None:
+        """Answer all requests with an error: the client looks for the coordinator's next owner."""
+        if not self.is_closed:
+            self.is_closed = True
+            if self._timer is not None:
+                self._timer.cancel()
+            self.core.fail(CoordinatorNotFoundError("The coordinator has moved: look it up again"))
+            for effect in self.core.take_effects():
+                if isinstance(effect, Answer):
+                    cast(OnAnswer, effect.request)(effect.result)
+
+    async def close_log(self) -> None:
+        """After ``close``: another broker can open it without recovery."""
+        if self._log is not None:
+            try:
+                await self._log.close()
+            except STORAGE_ERRORS as error:
+                logger.warning("%s: not closed: %s", self._log.name, error)
+
+    def run(self) -> None:
+        """What calls of ``core`` have brought about; after each of them."""
+        if self.is_closed:
+            return
+        for effect in self.core.take_effects():
+            match effect:
+                case AppendEntry(entry):
+                    assert self._log is not None
+                    self._log.append([b""], [entry], self._on_appended)
+                case Answer(request, result):
+                    cast(OnAnswer, request)(result)
+                case EndParticipants():
+                    self._start_task(self._end(effect))
+                case Trim((ledger_id, entry_id)):
+                    assert self._cursor is not None
+                    self._cursor.ack_cumulative((ledger_id, entry_id - 1))
+                case _:
+                    assert_never(effect)
+        self._set_timer()
+
+    def _on_appended(
+        self, ledger_id: int, first: int, count: int, error: BaseException | None
+    ) -> None:
+        if self.is_closed:
+            return
+        if error is not None:
+            assert self._log is not None
+            logger.warning("%s: given up until the next request: %s", self._log.name, error)
+            self.close()
+            return
+        for number in range(first, first + count):
+            self.core.on_appended((ledger_id, number))
+        self.run()
+
+    # --- participants
+
+    async def _end(self, effect: EndParticipants) -> None:
+        name, participants = effect.transaction, self._participants
+        commit, low_watermark = effect.commits, effect.low_watermark
+        ends = [
+            *(partial(participants.end_partition, topic, name) for topic in effect.partitions),
+            *(
+                partial(participants.end_subscription, topic, subscription, name)
+                for topic, subscription in effect.subscriptions
+            ),
+        ]
+        how = partial(self._end_one, commit=commit, low_watermark=low_watermark)
+        await asyncio.gather(*map(how, ends))
+        if not self.is_closed:
+            self.core.on_participants_done(name.least)
+            self.run()
+
+    async def _end_one(
+        self, end: Callable[..., Coroutine[Any, Any, None]], *, commit: bool, low_watermark: int
+    ) -> None:
+        is_told = False
+        while not self.is_closed:
+            try:
+                async with self._outstanding:
+                    await end(commit=commit, low_watermark=low_watermark)
+                return
+            except (BrokerError, *STORAGE_ERRORS) as error:
+                if not is_told:
+                    logger.warning("the end of a transaction is sent again: %s", error)
+                is_told = True
+            await asyncio.sleep(_RETRY_S)
+
+    # --- time
+
+    def _set_timer(self) -> None:
+        due_ms = self.core.next_deadline_ms()
+        if due_ms == self._due_ms and self._timer is not None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._due_ms = due_ms
+        if due_ms is not None:
+            delay_s = max(0, due_ms - self._now_ms()) / 1000
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.core.on_tick(self._now_ms())
+        self.run()

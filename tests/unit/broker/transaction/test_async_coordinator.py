@@ -1,0 +1,107 @@
+"""The shell of a coordinator, on a log of its own."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from magnetar.broker.errors import BrokerError, CoordinatorNotFoundError, ServiceNotReadyError
+from magnetar.broker.transaction import async_coordinator
+from magnetar.broker.transaction.async_coordinator import AsyncCoordinator
+from magnetar.broker.transaction.coordinator import Coordinator
+from magnetar.broker.transaction.transaction_id import TransactionId
+from tests.unit.managed_ledger.cluster import CONFIG, Cluster
+
+Result = TransactionId | BrokerError
+
+
+class Topics:
+    """Participants that refuse the first request."""
+
+    def __init__(self) -> None:
+        self.ended: list[tuple[object, ...]] = []
+        self.refusals = 1
+
+    async def end_partition(
+        self, topic: str, transaction: TransactionId, *, commit: bool, low_watermark: int
+    ) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise ServiceNotReadyError("the topic is being loaded")
+        self.ended.append((topic, transaction, commit, low_watermark))
+
+    async def end_subscription(
+        self,
+        topic: str,
+        subscription: str,
+        transaction: TransactionId,
+        *,
+        commit: bool,
+        low_watermark: int,
+    ) -> None:
+        self.ended.append((topic, subscription, transaction, commit, low_watermark))
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    made = Cluster()
+    yield made
+    await made.close()
+
+
+async def _open(cluster: Cluster, topics: Topics) -> AsyncCoordinator:
+    loop = asyncio.get_running_loop()
+    coordinator = AsyncCoordinator(Coordinator(0), topics, lambda: cluster.now_ms, loop.create_task)
+    await coordinator.open(cluster.factory(), CONFIG, 0)
+    return coordinator
+
+
+async def _new(coordinator: AsyncCoordinator, ttl_ms: int = 60_000) -> Result:
+    answer = asyncio.get_running_loop().create_future()
+    coordinator.core.new(answer.set_result, coordinator._now_ms(), ttl_ms)
+    coordinator.run()
+    return await answer  # type: ignore[no-any-return]
+
+
+async def _end(coordinator: AsyncCoordinator, sequence: int, *, commits: bool = True) -> Result:
+    answer = asyncio.get_running_loop().create_future()
+    coordinator.core.end(answer.set_result, sequence, commits=commits)
+    coordinator.run()
+    return await answer  # type: ignore[no-any-return]
+
+
+async def test_a_participant_is_asked_until_it_has_the_end(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(async_coordinator, "_RETRY_S", 0)
+    topics = Topics()
+    coordinator = await _open(cluster, topics)
+    await _new(coordinator)
+    coordinator.core.add_partitions(lambda _: None, 0, ["t"])
+    coordinator.core.add_subscriptions(lambda _: None, 0, [("t", "s")])
+    assert await _end(coordinator, 0) == (0, 0)
+    assert topics.ended == [("t", "s", (0, 0), True, -1), ("t", (0, 0), True, -1)]
+
+
+async def test_the_next_owner_goes_on_and_the_old_one_refuses(cluster: Cluster) -> None:
+    topics = Topics()
+    topics.refusals = 0
+    old = await _open(cluster, topics)
+    await _new(old)
+    await _new(old)
+    assert await _end(old, 0, commits=False) == (0, 0)
+    owner = await _open(cluster, topics)
+    assert isinstance(await _new(old), CoordinatorNotFoundError)
+    assert old.is_closed
+    assert await _new(owner) == (0, 2)
+    assert await _end(owner, 1) == (0, 1)
+
+
+async def test_what_nobody_ends_is_aborted_in_time(cluster: Cluster) -> None:
+    topics = Topics()
+    topics.refusals = 0
+    coordinator = await _open(cluster, topics)
+    await _new(coordinator, 0)
+    while len(coordinator.core):
+        cluster.now_ms += 64
+        await asyncio.sleep(0.001)
