@@ -28,6 +28,7 @@ from magnetar.broker.errors import (
     CompactionProcessError,
     PersistenceError,
 )
+from magnetar.broker.transaction.view import TransactionView
 from magnetar.managed_ledger.cursor.cursor import Cursor
 from magnetar.managed_ledger.entry_batch import Buffer
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
@@ -52,6 +53,7 @@ class TopicCompaction:
 
     Attributes:
         on_cursor: told of the cursor when a run begins.
+        view: what may be read of a log with transactions; None: it has none.
         start_process: one of this partition, which retains messages without a key or doesn't.
         places: a run waits for one of them, and has a process then; they say how fast it reads.
         current: what the last run left; None: there was none.
@@ -66,6 +68,7 @@ class TopicCompaction:
     on_cursor: Callable[[Cursor], None]
     places: CompactionPlaces
     retains_keyless: bool = False
+    view: Callable[[], TransactionView | None] = lambda: None
     start_process: Callable[[int, bool], CompactionProcess] = CompactionProcess
     current: CompactedLedger | None = None
     status: str = "NOT_RUN"
@@ -139,7 +142,8 @@ class TopicCompaction:
         log = self.log
         cursor = await log.open_cursor(COMPACTION_CURSOR, EARLIEST)
         self.on_cursor(cursor)
-        old, upto = self.current, log.last_confirmed
+        view = self.view()
+        old, upto = self.current, log.last_confirmed if view is None else view.last_confirmed
         after = EARLIEST if old is None else old.horizon
         if not log.offsets.entries_between(after, upto):
             return None
@@ -187,7 +191,11 @@ class TopicCompaction:
                 position, min(last, first + _READ_MAX[0] - 1), _READ_MAX[1]
             )
             await self._has_read(run.bodies)
-            yield ledger_id, first, run.bodies
+            view = self.view()
+            shown: Sequence[Buffer] = run.bodies
+            if view is not None:
+                shown = view.stored_without_aborted(ledger_id, first, shown)
+            yield ledger_id, first, shown
             position = offsets.next_position((ledger_id, first + len(run.bodies) - 1))
 
     async def _has_read(self, entries: Sequence[Buffer]) -> None:

@@ -48,6 +48,7 @@ from magnetar.broker.transaction.topic_transactions import (
     TopicTransactions,
 )
 from magnetar.broker.transaction.transaction_id import TransactionId
+from magnetar.broker.transaction.view import TransactionView
 from magnetar.managed_ledger.append_core import AppendDone
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.cursor.cursor import Cursor
@@ -348,7 +349,11 @@ class PersistentTopic(Topic):
             self._on_compaction_cursor,
             self.service.compaction_places,
             self.service.config.topic_compaction_retain_null_key,
+            self._transaction_view,
         )
+
+    def _transaction_view(self) -> TransactionView | None:
+        return None if self.transactions is None else self.transactions.view
 
     def _on_compaction_cursor(self, cursor: Cursor) -> None:
         if self.compaction is not None and COMPACTION_CURSOR not in self.subscriptions:
@@ -381,7 +386,9 @@ class PersistentTopic(Topic):
             after = compaction.current.horizon
         if compaction is not None and compaction.is_running:
             return
-        if ledger.last_confirmed > after and ledger.bytes_after(after) > threshold:
+        view = self._transaction_view()
+        end = ledger.last_confirmed if view is None else view.last_confirmed
+        if end > after and ledger.bytes_after(after) > threshold:
             self.compact()
 
     # --- entries

@@ -137,9 +137,9 @@ class TopicTransactionBuffer:
 
     # --- what is left out
 
-    def is_plain(self, batch: EntryBatch) -> bool:
-        """Whether no entry of it can be of an aborted transaction."""
-        return not self._aborted or (batch.ledger_id, batch.first) > self._aborted_upto
+    def is_plain(self, first: Position) -> bool:
+        """Whether no entry from there on can be of an aborted transaction."""
+        return not self._aborted or first > self._aborted_upto
 
     def aborted_in(self, batch: EntryBatch) -> Sequence[int]:
         """Indexes of the entries that belong to aborted transactions."""

@@ -45,6 +45,10 @@ def _metadata(kind: int, now_ms: int) -> MessageMetadata:
     )
 
 
+MARKER_BODY: Final = encode_body(_metadata(0, 0), b"")
+"""Stands for an entry that nobody may see."""
+
+
 def parse_metadata(body: bytes | memoryview) -> MessageMetadata | None:
     """None: no client can read the entry, and it belongs to no transaction."""
     try:

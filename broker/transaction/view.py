@@ -1,10 +1,12 @@
 """What a consumer reads of a log with transactions: nothing open, and nothing aborted."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from magnetar.broker.protocol.entry_header import FLAG_MARKER
 from magnetar.broker.transaction.buffer import TopicTransactionBuffer
-from magnetar.managed_ledger.entry_batch import EntryBatch
+from magnetar.broker.transaction.markers import MARKER_BODY
+from magnetar.managed_ledger.entry_batch import Buffer, EntryBatch
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.managed_ledger_info import LedgerOffsets
 from magnetar.managed_ledger.position import Position
@@ -48,6 +50,19 @@ class TransactionView:
         batch = await self.log.read(position, entries_max, bytes_max)
         return None if batch is None else self._visible(batch)
 
+    def stored_without_aborted(
+        self, ledger_id: int, first: int, entries: Sequence[Buffer]
+    ) -> Sequence[Buffer]:
+        """Entries as they lie in the log, with a marker in the place of each aborted one."""
+        if self.buffer.is_plain((ledger_id, first)):
+            return entries
+        heads, bodies = self.log.config.form.split(entries)
+        aborted = self.buffer.aborted_in(EntryBatch(ledger_id, first, heads, bodies))
+        shown = list(entries)
+        for index in aborted:
+            shown[index] = MARKER_BODY
+        return shown
+
     def _visible(self, batch: EntryBatch) -> EntryBatch | None:
         end_ledger, end_entry = self.buffer.readable
         if batch.ledger_id > end_ledger:
@@ -58,7 +73,7 @@ class TransactionView:
                 return None
             heads, bodies = batch.heads[:count], batch.bodies[:count]
             batch = EntryBatch(batch.ledger_id, batch.first, heads, bodies)
-        if not self.buffer.is_plain(batch):
+        if not self.buffer.is_plain((batch.ledger_id, batch.first)):
             for index in self.buffer.aborted_in(batch):
                 head = batch.heads[index]
                 batch.heads[index] = b"%b%c%b" % (head[:3], head[3] | FLAG_MARKER, head[4:])

@@ -30,11 +30,13 @@ async def broker() -> AsyncIterator[Broker]:
     await broker.close()
 
 
-def sent(number: int, least: int | None = None, most: int = 0) -> bytes:
-    """A SEND, in a transaction or not."""
+def sent(number: int, least: int | None = None, key: str = "k") -> bytes:
+    """A SEND, in a transaction of coordinator 0 or not."""
     if least is None:
-        return message(number, b"%d" % number)
-    return message(number, b"%d" % number, txnid_most_bits=most, txnid_least_bits=least)
+        return message(number, b"%d" % number, partition_key=key)
+    return message(
+        number, b"%d" % number, partition_key=key, txnid_most_bits=0, txnid_least_bits=least
+    )
 
 
 async def store(client: Client, *frames: bytes) -> None:
@@ -50,17 +52,20 @@ class Consumer:
         self.seen: list[int] = []
         self._bodies = list[bytes]()
 
-    async def subscribe(self, kind: "pb.CommandSubscribe.SubType.ValueType" = SHARED) -> "Consumer":
+    async def subscribe(
+        self, kind: "pb.CommandSubscribe.SubType.ValueType" = SHARED, compacted_as: str = ""
+    ) -> "Consumer":
         await self.client.receive_one()
         command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
         command.subscribe.CopyFrom(
             pb.CommandSubscribe(
                 topic="t",
-                subscription=f"s{kind}",
+                subscription=compacted_as or f"s{kind}",
                 subType=kind,
                 consumer_id=1,
                 request_id=1,
                 initialPosition=pb.CommandSubscribe.Earliest,
+                read_compacted=bool(compacted_as),
             )
         )
         self.client.send(command)
@@ -306,3 +311,34 @@ async def test_an_end_is_asked_for_again_when_its_append_failed(
     await eventually(lambda: not topic.fenced)
     await end(topic, 1, commit=True)
     await consumer.sees(0, 1)
+
+
+async def test_a_compaction_ends_before_what_is_open_and_leaves_out_what_was_aborted(
+    broker: Broker,
+) -> None:
+    client, _ = await connected(broker)
+    keys = [("a", None), ("b", 1), ("a", 2), ("b", None), ("b", 3), ("b", 2), ("a", None)]
+    keyed = [sent(number, least, key=key) for number, (key, least) in enumerate(keys)]
+    await store(client, *keyed)
+    topic = await topic_of(broker)
+    await end(topic, 1, commit=True)
+    await end(topic, 2, commit=False)
+    await compacted(topic)
+    assert topic.compacted is not None
+    assert topic.compacted.horizon[1] == 3, "transaction 3 is open"
+    consumer = await Consumer(broker, 6000).subscribe(EXCLUSIVE, "one")
+    await consumer.sees(0, 3)
+    await end(topic, 3, commit=True)
+    await consumer.sees(0, 3, 4, 6)
+    await compacted(topic)
+    again = await Consumer(broker, 6001).subscribe(EXCLUSIVE, "other")
+    await again.sees(4, 6)
+
+
+async def compacted(topic: PersistentTopic) -> None:
+    topic.compact()
+    assert topic.compaction is not None
+    run = topic.compaction._run
+    assert run is not None
+    await run
+    assert (topic.compaction.status, topic.compaction.last_error) == ("SUCCESS", "")

@@ -97,7 +97,7 @@ def feed(buffer: TopicTransactionBuffer, model: Model, rng: random.Random) -> No
 def left_out(buffer: TopicTransactionBuffer, model: Model, rng: random.Random) -> set[Position]:
     found = set[Position]()
     for batch in batches(model, EARLIEST, rng):
-        if not buffer.is_plain(batch):
+        if not buffer.is_plain((batch.ledger_id, batch.first)):
             found |= {(batch.ledger_id, batch.first + nth) for nth in buffer.aborted_in(batch)}
     return found
 
