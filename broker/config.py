@@ -335,7 +335,7 @@ class BrokerConfig(BalancerConfig):
     bookkeeper_client_health_check_quarantine_time_in_seconds: int = 1_800
     bookkeeper_client_quarantine_ratio: float = 1.0
     # reading and writing ledgers (docs/operate/bookies.md)
-    bookkeeper_client_reorder_read_sequence_enabled: bool = False  # by zone, load and failures
+    bookkeeper_client_reorder_read_sequence_enabled: bool = True  # by zone, load and failures
     bookkeeper_network_location: str = ""  # own key: /zone/... of this broker
     zone: str = ""  # own keys: instead of its parts, as a bookie's (docs/guides/containers.md)
     upgrade_domain: str = ""
