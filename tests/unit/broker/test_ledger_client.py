@@ -18,13 +18,13 @@ def load(**keys: str) -> BrokerConfig:
     return BrokerConfig.load(environment={}, overrides=keys)
 
 
-def test_nothing_is_on_unless_it_is_set() -> None:
-    assert client_config(load()) == ClientConfig()
+def test_only_the_order_of_reads_is_on_unless_something_is_set() -> None:
+    assert client_config(load()) == ClientConfig(reads=ReadConfig(reorder=True))
 
 
 def test_reads() -> None:
     config = load(
-        bookkeeperClientReorderReadSequenceEnabled="true",
+        bookkeeperClientReorderReadSequenceEnabled="false",
         bookkeeperNetworkLocation="/zone-a/ud1",
         bookkeeper_reorderThresholdPendingRequests="7",
         bookkeeper_bookieFailureHistoryExpirationMSec="5000",
@@ -33,7 +33,7 @@ def test_reads() -> None:
         bookkeeper_maxSpeculativeReadTimeout="900",
     )
     assert client_config(config).reads == ReadConfig(
-        reorder=True,
+        reorder=False,
         network_location="/zone-a/ud1",
         pending_max=7,
         slow_memory_ms=5000,
