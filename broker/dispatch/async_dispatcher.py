@@ -88,6 +88,12 @@ class AsyncDispatcher:
         self._ledger = source
         self.wake()
 
+    def cover_cursor(self, cover: Callable[[CursorView], CursorView]) -> None:
+        """A view in front of the cursor says from now on what isn't to be sent."""
+        self._cursor = cover(self._cursor)
+        if self._ack_set_of is not None:
+            self._ack_set_of = self._cursor.state.batch_ack_set
+
     def set_limiter(self, limiter: DispatchRateLimiter | None) -> None:
         """Other rate limits hold from now on."""
         if self._limiter is not None:

@@ -251,6 +251,15 @@ class Dispatcher(ABC):
     def on_batch_acked(self, position: Position, remaining: int) -> None:  # noqa: B027
         """Some messages of a pending batch were acknowledged; ``remaining`` are left."""
 
+    def on_withheld(  # noqa: B027
+        self, consumer: ConsumerState | None, positions: Sequence[Position]
+    ) -> None:
+        """As ``on_acked``, but these entries may come again: see ``deliver_again``."""
+
+    @abstractmethod
+    def deliver_again(self, positions: Sequence[Position]) -> None:
+        """Send entries that were withheld; single active types all that isn't acknowledged."""
+
     def on_mark_delete(self, mark_delete: Position) -> None:  # noqa: B027
         """Everything up to this position is acknowledged at once (expiry, skip, clear)."""
 

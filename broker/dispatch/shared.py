@@ -274,6 +274,31 @@ class SharedDispatcher(Dispatcher):
         self._lower_unacked(total)
         return total
 
+    def on_withheld(self, consumer: ConsumerState | None, positions: Sequence[Position]) -> None:
+        counts = {at: self._counts.get(at[0], {}).get(at[1], 0) for at in positions}
+        self.on_acked(consumer, positions)
+        for (ledger_id, entry_id), count in counts.items():
+            if count:
+                self._counts.setdefault(ledger_id, {})[entry_id] = count
+
+    def deliver_again(self, positions: Sequence[Position]) -> None:
+        """Their redelivery counts + 1."""
+        for position in positions:
+            ledger_id, entry_id = position
+            owner = next((each for each in self.consumers if position in each.pending), None)
+            if owner is not None:  # other messages of a batch
+                self.redeliver(owner, (position,))
+                continue
+            counts = self._counts.setdefault(ledger_id, {})
+            counts[entry_id] = counts.get(entry_id, 0) + 1
+            if not (self.is_unread(position) or self._is_put_away(position)):
+                self.replay.add(ledger_id, (entry_id,))
+
+    def _is_put_away(self, position: Position) -> bool:
+        """Whether it is sent later without being asked for."""
+        waits = any(position in each.waiting for each in self.consumers)
+        return waits or self.delayed.due_ms(position) is not None
+
     def _forget_sizes(self, ledger_id: int, entries: BitMap) -> int:
         """Messages of entries that stop being pending."""
         sizes = self._sizes.get(ledger_id)

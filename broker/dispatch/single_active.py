@@ -114,6 +114,9 @@ class SingleActiveDispatcher(Dispatcher):
             self.rewind()
         return 0  # nothing is pending here
 
+    def deliver_again(self, positions: Sequence[Position]) -> None:
+        self.rewind()
+
     def rewind(self) -> None:
         self.read_position = None
         self._samples.clear()

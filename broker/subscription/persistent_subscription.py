@@ -26,6 +26,7 @@ from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.dispatch.single_active import SingleActiveDispatcher
 from magnetar.broker.errors import (
     STORAGE_ERRORS,
+    NotAllowedError,
     PersistenceError,
     SubscriptionFencedError,
     storage_errors,
@@ -37,14 +38,18 @@ from magnetar.broker.rate_limits.topic_rate_limiters import SubscriptionRateLimi
 from magnetar.broker.subscription.consumer import FAILOVER, Consumer, SubscribeRequest
 from magnetar.broker.subscription.key_shared_policy import hash_of_body
 from magnetar.broker.subscription.subscription import SINGLE_ACTIVE, AckDone, Subscription
+from magnetar.broker.subscription.transactional_acks import PENDING_ACKS, TransactionalAcks
 from magnetar.managed_ledger.cursor.cursor import Cursor
 from magnetar.managed_ledger.cursor.errors import CursorBusyError
+from magnetar.managed_ledger.empty_containers import NO_ITEMS
 from magnetar.managed_ledger.errors import CursorClosedError, InvalidPositionError
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
     from magnetar.broker.topic.topic import Topic
+    from magnetar.broker.transaction.pending_acks import PendingAck
+    from magnetar.broker.transaction.transaction_id import TransactionId
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +58,7 @@ _READ_ENTRIES_MIN = 1_000
 what one turn sends is bounded by permits and bytes."""
 _REPLICATED: Final = "pulsar.replicated.subscription"
 """Property of the cursor's position, as Pulsar stores it; 1: it is a replicated subscription."""
+_OWN_PROPERTIES: Final[tuple[str, ...]] = (_REPLICATED, PENDING_ACKS)
 _NO_CONSUMERS: Final[frozenset[Consumer]] = frozenset()
 
 
@@ -93,6 +99,7 @@ class PersistentSubscription(Subscription):
         "_limits",
         "_marked",
         "_moved_ms",
+        "_own_properties",
         "_rate",
         "_start_position",
         "_terminated",
@@ -102,6 +109,7 @@ class PersistentSubscription(Subscription):
         "last_expire_ms",
         "ledger",
         "log",
+        "transactions",
     )
 
     def __init__(
@@ -118,6 +126,14 @@ class PersistentSubscription(Subscription):
         self._batch_acks = config.acknowledgment_at_batch_index_level_enabled
         self.properties = dict(cursor.cursor_properties)
         self.marked_replicated = _REPLICATED in cursor.state.properties
+        # What each position of the cursor has, whatever consumers store with theirs.
+        self._own_properties: dict[str, int] = {
+            x: 1 for x in _OWN_PROPERTIES if x in cursor.state.properties
+        } or NO_ITEMS
+        self.transactions: TransactionalAcks | None = None
+        """There once a transaction has acknowledged something, now or in an earlier load."""
+        if PENDING_ACKS in self._own_properties:
+            self.transactions = TransactionalAcks(self, is_new=False)
         self._core: Dispatcher | None = None
         self._dispatcher: AsyncDispatcher | None = None
         self._compacted_view: CompactedView | None = None
@@ -148,22 +164,29 @@ class PersistentSubscription(Subscription):
                 self.topic.name,
                 self.name,
             )
-        wanted = {
-            name: value
-            for name, value in self.cursor.state.properties.items()
-            if name != _REPLICATED
-        }
-        self.marked_replicated = replicated  # what is acknowledged meanwhile must not remove it
+        self.marked_replicated = replicated
         try:
-            with cursor_errors(self.name):
-                await self.cursor.set_properties(wanted | self._own_position_properties())
+            await self.keep_property(_REPLICATED, kept=replicated)
         except SubscriptionFencedError:
             self.marked_replicated = not replicated
             raise
 
-    def _own_position_properties(self) -> dict[str, int]:
-        """What each position of the cursor has, whatever consumers store with theirs."""
-        return {_REPLICATED: 1} if self.marked_replicated else {}
+    async def keep_property(self, name: str, *, kept: bool) -> None:
+        """Store whether each position of the cursor has it.
+
+        Raises:
+            PersistenceError: perhaps not stored. SubscriptionFencedError: not stored.
+        """
+        before = self._own_properties
+        # At once: what is acknowledged meanwhile must not remove it.
+        self._own_properties = {x: 1 for x in before if x != name} | ({name: 1} if kept else {})
+        stored = {x: y for x, y in self.cursor.state.properties.items() if x != name}
+        try:
+            with cursor_errors(self.name):
+                await self.cursor.set_properties(stored | self._own_properties)
+        except SubscriptionFencedError:
+            self._own_properties = before
+            raise
 
     @property
     def dispatcher(self) -> AsyncDispatcher | None:
@@ -210,6 +233,8 @@ class PersistentSubscription(Subscription):
             ack_sets=self._batch_acks,
             limiter=self._rate.limiter(self._entries_from),
         )
+        if self.transactions is not None:
+            self._dispatcher.cover_cursor(self.transactions.cover)
         if (budget := self.topic.service.unacked_budget) is not None:
             core.join_budget(budget, self._dispatcher.wake)
 
@@ -313,8 +338,8 @@ class PersistentSubscription(Subscription):
                 on_durable(None)
             return
         self._note_ack(consumer, 1)
-        if self.marked_replicated and properties is not None:
-            properties = {**properties, **self._own_position_properties()}
+        if self._own_properties and properties is not None:
+            properties = {**properties, **self._own_properties}
         try:
             if not any(ack_set):
                 self.cursor.ack_cumulative(position, properties, on_durable)
@@ -382,6 +407,57 @@ class PersistentSubscription(Subscription):
             consumer.redelivered += self._core.redeliver(consumer, positions, epoch)
             self.wake()
 
+    # --- transactions
+
+    def acknowledge_in_transaction(
+        self,
+        consumer: Consumer | None,
+        transaction: TransactionId,
+        acks: Sequence[PendingAck],
+        done: AckDone,
+        *,
+        cumulative: bool = False,
+    ) -> None:
+        """Acknowledge with the commit of a transaction; none of them if one is refused.
+
+        Args:
+            done: called when it is durable, or with the BrokerError that says why not.
+            cumulative: everything up to the position of the only one of them.
+        """
+        if not self.durable:
+            done(NotAllowedError("A non-durable subscription has no transactions"))
+            return
+        if self.transactions is None:
+            self.transactions = TransactionalAcks(self, is_new=True)
+            if self._dispatcher is not None:
+                self._dispatcher.cover_cursor(self.transactions.cover)
+        self.transactions.acknowledge(consumer, transaction, acks, done, cumulative=cumulative)
+
+    async def end_transaction(
+        self, transaction: TransactionId, low_watermark: int, *, commit: bool
+    ) -> None:
+        """Return when the end is durable, and the cursor or the dispatcher has followed.
+
+        Args:
+            low_watermark: all transactions of the same coordinator up to this one have ended.
+
+        Raises:
+            BrokerError: ask again.
+        """
+        self.require_settled()
+        if self.transactions is not None:
+            await self.transactions.log.end(transaction, low_watermark, commit=commit)
+
+    def acknowledged(self, consumer: Consumer | None, entries: int) -> None:
+        """Note that a consumer has acknowledged entries, with a transaction that may be open."""
+        self._note_ack(consumer, entries)
+        self._after_ack()
+
+    def require_settled(self) -> None:
+        """Raises SubscriptionFencedError: it is being closed, deleted or reset."""
+        if self.fenced or self._opened is not None:
+            raise SubscriptionFencedError("Subscription is fenced")
+
     # --- the topic's side
 
     def on_terminated(self) -> None:
@@ -400,10 +476,16 @@ class PersistentSubscription(Subscription):
         await super().close()
         self._stop()
         self._rate.close()
-        await self.cursor.close()
+        try:
+            if self.transactions is not None:
+                await self.transactions.log.close()
+        finally:
+            await self.cursor.close()
 
     async def _delete_cursor(self) -> None:
         with storage_errors(f"delete the cursor of {self.name}"):
+            if self.transactions is not None:  # first: without a cursor nobody would look for it
+                await self.transactions.log.delete()
             await self.ledger.delete_cursor(self.cursor.name)
         self._stop()
         self._rate.close()
@@ -430,7 +512,9 @@ class PersistentSubscription(Subscription):
 
     async def _move_cursor(self, position: Position, ack_set: Sequence[int] = ()) -> None:
         try:
-            await self.cursor.reset(position, ack_set, self._own_position_properties())
+            if self.transactions is not None:
+                await self.transactions.log.forget_ended()
+            await self.cursor.reset(position, ack_set, self._own_properties)
         except (CursorBusyError, CursorClosedError) as error:  # being deleted, or the topic closed
             raise SubscriptionFencedError(f"Subscription {self.name}: {error}") from error
 

@@ -39,6 +39,7 @@ from magnetar.broker.subscription.persistent_subscription import (
     start_position,
 )
 from magnetar.broker.subscription.subscription import Subscription
+from magnetar.broker.subscription.transactional_acks import TransactionalAcks
 from magnetar.broker.topic.backlog_check import BacklogCheck
 from magnetar.broker.topic.compaction_subscription import CompactionSubscription
 from magnetar.broker.topic.entry_metadata import INDEX_PROPERTY, entry_metadata_writer
@@ -230,12 +231,20 @@ class PersistentTopic(Topic):
         if TRANSACTIONS_PROPERTY in self.ledger.properties:
             with storage_errors("restore transactions"):
                 await self._new_transactions().recover()
+        await asyncio.gather(*(each.log.open() for each in self._transactional_acks()))
         with storage_errors("restore de-duplication"):
             if self._wants_deduplication():
                 self.deduplication = Deduplication(self)
                 await self.deduplication.start()
             elif DEDUPLICATION_CURSOR in self.ledger.cursors:  # switched off while not loaded
                 await self.ledger.delete_cursor(DEDUPLICATION_CURSOR)
+
+    def _transactional_acks(self) -> list[TransactionalAcks]:
+        return [
+            each.transactions
+            for each in self.subscriptions.values()
+            if isinstance(each, PersistentSubscription) and each.transactions is not None
+        ]
 
     async def switch_deduplication(self) -> None:
         """Begin or end it, until it is as the policies ask for."""
@@ -691,6 +700,8 @@ class PersistentTopic(Topic):
     async def _delete_storage(self) -> None:
         self._end_news()
         try:
+            # First: without the topic nobody would look for them.
+            await asyncio.gather(*(each.log.delete() for each in self._transactional_acks()))
             await self.ledger.delete()
             if self.compaction is not None:
                 await self.compaction.delete_ledger()

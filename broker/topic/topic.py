@@ -504,8 +504,10 @@ class Topic(ABC):
         self.evict_producers(TopicFencedError(f"Topic {self.full_name} is being deleted"))
         self.rate_limits.close()
         await self._close_subscriptions()
-        self.subscriptions.clear()
-        await self._delete_storage()
+        try:
+            await self._delete_storage()
+        finally:
+            self.subscriptions.clear()
 
     # What only a topic with storage has to do.
 

@@ -1,0 +1,392 @@
+"""asyncio shell of a subscription's `PendingAcks`: its log, and the answers that wait for records.
+
+A record whose append failed may be stored all the same. So the log is opened again then, and says
+what is pending; until that is done nothing is acknowledged in a transaction, and none is ended.
+"""
+
+import asyncio
+import logging
+import struct
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any, Final, Protocol, assert_never
+
+from google.protobuf.message import DecodeError
+
+from magnetar.broker.errors import (
+    STORAGE_ERRORS,
+    BrokerError,
+    PersistenceError,
+    ServiceNotReadyError,
+    storage_errors,
+)
+from magnetar.broker.transaction.pending_acks import (
+    AcknowledgeCommitted,
+    AppendRecord,
+    PendingAck,
+    PendingAckEffect,
+    PendingAcks,
+    RedeliverAborted,
+    StoreCursor,
+    TrimPendingAckLog,
+)
+from magnetar.broker.transaction.transaction_id import TransactionId
+from magnetar.broker.transaction.transaction_records_pb2 import PendingAckRecord, PendingAckRecords
+from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.cursor.cursor import AckDone, Cursor
+from magnetar.managed_ledger.entry_batch import Buffer
+from magnetar.managed_ledger.entry_form import HeadsInFront
+from magnetar.managed_ledger.errors import ManagedLedgerNotFoundError
+from magnetar.managed_ledger.factory import ManagedLedgerFactory
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.position import EARLIEST, Position
+from magnetar.metadata.paths import encode_name
+
+logger = logging.getLogger(__name__)
+
+_CURSOR: Final = "__pending_ack_state"
+_WITHOUT_HEADS: Final = HeadsInFront(0)
+_READ_ENTRIES: Final = 1_000
+_READ_BYTES: Final = 1 << 20
+_GROUP: Final = struct.Struct(">HH")
+_GROUP_MAGIC: Final = 0x0E01
+
+
+def pending_ack_log_name(topic_log: str, subscription: str) -> str:
+    """Name of the managed ledger, as Pulsar has it.
+
+    Args:
+        topic_log: name of the topic's managed ledger.
+    """
+    return f"{topic_log}-{encode_name(subscription)}__transaction_pending_ack"
+
+
+class CommittedAcks(Protocol):
+    """What a subscription does when a transaction ends."""
+
+    cursor: Cursor
+
+    async def note_pending_acks(self) -> None:
+        """Store with the cursor that there are some, for the next load.
+
+        Raises:
+            BrokerError: perhaps not stored.
+        """
+
+    def acknowledge_committed(
+        self, individual: Sequence[PendingAck], cumulative: PendingAck | None
+    ) -> None:
+        """Acknowledge at the cursor, what is acknowledged already too."""
+
+    def redeliver_aborted(self, positions: Sequence[Position]) -> None:
+        """Send these entries again."""
+
+
+class PendingAckLog:
+    """Acknowledgements in transactions of one subscription: made at the first one.
+
+    ``open`` it before anything else.
+    """
+
+    def __init__(
+        self,
+        subscription: CommittedAcks,
+        name: str,
+        factory: ManagedLedgerFactory,
+        config: ManagedLedgerConfig,
+        run: Callable[[Coroutine[Any, Any, None]], object],
+        *,
+        is_new: bool,
+    ) -> None:
+        """Args:
+        name: see `pending_ack_log_name`.
+        is_new: the subscription has none yet.
+        config: of the topic's log.
+        run: runs something beside, until the broker ends.
+        """
+        self.name = name
+        self._subscription, self._factory, self._run = subscription, factory, run
+        self._config = replace(config, form=_WITHOUT_HEADS, create_if_missing=True)
+        self.core = PendingAcks(subscription.cursor.state)
+        self._log: ManagedLedger | None = None  # None: not open, or its end isn't known
+        self._cursor: Cursor | None = None  # of the log
+        self._opening: asyncio.Task[None] | None = None
+        self._is_new, self._is_closed = is_new, False
+        self._recorded = 0  # records of this load
+        self._waiting: deque[tuple[int, AckDone]] = deque()  # for a record
+        self._cut: asyncio.Future[None] | None = None  # done when no cut is under way
+
+    # --- opening
+
+    async def open(self) -> None:
+        """Read what the log says, and do what follows of it.
+
+        Raises:
+            ServiceNotReadyError: it was closed.
+            PersistenceError: it can't be read now.
+        """
+        if self._log is not None:
+            return
+        if self._opening is None:
+            self._opening = asyncio.get_running_loop().create_task(self._open())
+            self._opening.add_done_callback(self._on_opened)
+        await asyncio.shield(self._opening)
+
+    def _on_opened(self, task: asyncio.Task[None]) -> None:
+        self._opening = None
+        if not task.cancelled():
+            task.exception()  # raised in its callers; they may all have gone
+
+    async def _open(self) -> None:
+        if (refusal := self._refusal()) is not None:
+            raise refusal
+        with storage_errors(f"open {self.name}"):
+            if self._is_new:
+                # What an earlier subscription of this name may have left.
+                await self._factory.delete(self.name, self._config)
+                await self._subscription.note_pending_acks()
+                self._is_new = False
+            try:
+                log = await self._factory.open(self.name, self._config)
+            except ManagedLedgerNotFoundError:  # its deletion was made up for
+                log = await self._factory.open(self.name, self._config)
+            cursor = await log.open_cursor(_CURSOR, EARLIEST)
+            core = PendingAcks(self._subscription.cursor.state)
+            await self._replay(log, cursor, core)
+        if (refusal := self._refusal()) is not None:
+            await log.close()
+            raise refusal
+        before, self.core, self._recorded = self.core, core, 0
+        self._log, self._cursor = log, cursor
+        self._perform()
+        core.on_replayed()
+        self._perform()
+        # Whose record isn't stored after all.
+        gone = set(before.positions).difference(core.positions)
+        state = self._subscription.cursor.state
+        if again := sorted(x for x in gone if not state.is_acked(x)):
+            self._subscription.redeliver_aborted(again)
+
+    def _refusal(self) -> BrokerError | None:
+        return ServiceNotReadyError(f"{self.name} is closed") if self._is_closed else None
+
+    async def _replay(self, log: ManagedLedger, cursor: Cursor, core: PendingAcks) -> None:
+        position = cursor.state.first_unacked()
+        while position <= log.last_confirmed:
+            batch = await log.read(position, _READ_ENTRIES, _READ_BYTES)
+            if batch is None:
+                return
+            for entry_id, body in enumerate(batch.bodies, batch.first):
+                for record in _records(bytes(body), f"{self.name} {batch.ledger_id}:{entry_id}"):
+                    core.replay(record, (batch.ledger_id, entry_id))
+            position = log.offsets.next_position((batch.ledger_id, batch.last))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes calls at once."""
+        return self._log is not None
+
+    # --- calls
+
+    def acknowledge(
+        self, transaction: TransactionId, acks: Sequence[PendingAck], done: AckDone
+    ) -> None:
+        """See `PendingAcks.acknowledge`; ``done`` when that is durable, or why not.
+
+        Raises:
+            BrokerError: refused; ``done`` isn't called.
+        """
+        self._require_open()
+        self._answer_after(self.core.acknowledge(transaction, acks), done)
+
+    def acknowledge_cumulative(
+        self, transaction: TransactionId, ack: PendingAck, done: AckDone
+    ) -> None:
+        """See `PendingAcks.acknowledge_cumulative`, and ``acknowledge``."""
+        self._require_open()
+        self._answer_after(self.core.acknowledge_cumulative(transaction, ack), done)
+
+    async def end(self, transaction: TransactionId, low_watermark: int, *, commit: bool) -> None:
+        """Return when the end is durable and the cursor has followed.
+
+        Raises:
+            BrokerError: ask again.
+        """
+        await self.open()
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: BaseException | None) -> None:
+            if ended.done():
+                return  # whoever asked has gone
+            if error is None:
+                ended.set_result(None)
+            else:
+                ended.set_exception(error)
+
+        number = self.core.end(transaction, commit=commit, low_watermark=low_watermark)
+        self._answer_after(number, done)
+        await ended
+
+    def _require_open(self) -> None:
+        if self._log is None:
+            raise ServiceNotReadyError(f"{self.name} is being opened")
+
+    def _answer_after(self, number: int, done: AckDone) -> None:
+        if number <= self._recorded:
+            self._perform()
+            done(None)
+            return
+        # An end that is asked for once more waits for a record in front of the last ones.
+        at = len(self._waiting)
+        while at and self._waiting[at - 1][0] > number:
+            at -= 1
+        self._waiting.insert(at, (number, done))
+        self._perform()
+
+    async def forget_ended(self) -> None:
+        """Return when no later load acknowledges again what has ended by now.
+
+        Raises:
+            BrokerError: perhaps it does.
+        """
+        await self.open()
+        while self.core.is_cutting:  # it may be older than the last end
+            await self._finish_cut()
+        await self._finish_cut()
+        assert self._cursor is not None
+        with storage_errors(f"trim {self.name}"):
+            await self._cursor.flush()
+
+    async def _finish_cut(self) -> None:
+        cut = self._cut = self._cut or asyncio.get_running_loop().create_future()
+        self.core.cut()
+        self._perform()
+        await asyncio.shield(cut)
+
+    # --- effects
+
+    def _perform(self) -> None:
+        """Perform the core's effects, and those of what they lead to."""
+        bodies: list[Buffer] = []
+        while effects := self.core.take_effects():
+            for effect in effects:
+                if isinstance(effect, AppendRecord):
+                    bodies.append(effect.record.SerializeToString())
+                else:
+                    self._perform_one(effect)
+        if bodies:
+            assert self._log is not None
+            self._log.append([b""] * len(bodies), bodies, self._on_appended)
+
+    def _perform_one(self, effect: PendingAckEffect) -> None:
+        match effect:
+            case AcknowledgeCommitted(individual, cumulative):
+                self._subscription.acknowledge_committed(individual, cumulative)
+            case RedeliverAborted(positions):
+                self._subscription.redeliver_aborted(positions)
+            case StoreCursor():
+                self._run(self._store_cursor(self.core))
+            case TrimPendingAckLog(upto):
+                assert self._cursor is not None
+                self._cursor.ack_cumulative(upto)
+            case AppendRecord():
+                raise AssertionError("appended in one go")
+            case _:
+                assert_never(effect)
+
+    def _on_appended(
+        self, ledger_id: int, first: int, count: int, error: BaseException | None
+    ) -> None:
+        if error is not None:
+            self._on_failure(error)
+            return
+        if self._log is None:
+            return  # of a log that was given up
+        for entry_id in range(first, first + count):
+            self._recorded += 1
+            self.core.on_recorded((ledger_id, entry_id))
+            self._perform()
+        while self._waiting and self._waiting[0][0] <= self._recorded:
+            self._waiting.popleft()[1](None)
+
+    async def _store_cursor(self, core: PendingAcks) -> None:
+        failure: BaseException | None = None
+        try:
+            await self._subscription.cursor.flush()
+        except STORAGE_ERRORS as error:
+            failure = error
+            logger.warning("%s: isn't shortened, the cursor isn't stored: %s", self.name, error)
+        if core is not self.core or self._log is None:
+            return
+        core.on_cursor_stored(stored=failure is None)
+        self._perform()
+        if self._cut is not None:
+            cut, self._cut = self._cut, None
+            if failure is None:
+                cut.set_result(None)
+            else:
+                cut.set_exception(PersistenceError(f"{self.name}: {failure}"))
+                cut.exception()  # whoever waited may have gone
+
+    def _on_failure(self, error: BaseException) -> None:
+        """Whether the records under way are stored isn't known: the log tells when it is read."""
+        log, self._log, self._cursor = self._log, None, None
+        if log is None:
+            return
+        self._refuse(PersistenceError(f"{self.name}: {error}"))
+        if not self._is_closed:
+            logger.warning("%s: append failed, it is opened again: %s", self.name, error)
+            self._run(self._open_again(log))
+
+    async def _open_again(self, log: ManagedLedger) -> None:
+        try:
+            with storage_errors(f"close {self.name}"):
+                await log.close()
+            await self.open()
+        except BrokerError as error:
+            logger.warning("%s: the next transaction tries again: %s", self.name, error)
+
+    def _refuse(self, error: BrokerError) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        for _, done in waiting:
+            done(error)
+        if self._cut is not None:
+            cut, self._cut = self._cut, None
+            cut.set_exception(error)
+            cut.exception()
+
+    # --- the end
+
+    async def close(self) -> None:
+        """Take no more calls; what isn't recorded is refused.
+
+        Raises:
+            LedgerError, ManagedLedgerError, MetadataError.
+        """
+        self._is_closed = True
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
+        log, self._log, self._cursor = self._log, None, None
+        self._refuse(ServiceNotReadyError(f"{self.name} is closed"))
+        if log is not None:
+            await log.close()
+
+    async def delete(self) -> None:
+        """Close it, and delete the log.
+
+        Raises:
+            LedgerError, ManagedLedgerError, MetadataError.
+        """
+        await self.close()
+        await self._factory.delete(self.name, self._config)
+
+
+def _records(entry: bytes, where: str) -> Sequence[PendingAckRecord]:
+    """Of an entry: one, or a group as Pulsar's brokers write them on request."""
+    try:
+        if len(entry) >= _GROUP.size and _GROUP.unpack_from(entry)[0] == _GROUP_MAGIC:
+            return PendingAckRecords.FromString(entry[_GROUP.size :]).records
+        return [PendingAckRecord.FromString(entry)]
+    except DecodeError as error:
+        raise PersistenceError(f"{where}: not a record of acknowledgements: {error}") from error

@@ -1,0 +1,330 @@
+"""Acknowledgements in transactions at a real subscription: cursor, consumers, unloads, deletions.
+
+Names in brackets are scenarios that Apache Pulsar 4.2.4 was asked.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from magnetar.broker.errors import (
+    NotAllowedError,
+    PersistenceError,
+    SubscriptionFencedError,
+    TransactionConflictError,
+)
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.subscription.consumer import (
+    EXCLUSIVE,
+    KEY_SHARED,
+    SHARED,
+    Consumer,
+    SubscribeRequest,
+)
+from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
+from magnetar.broker.topic.persistent_topic import PersistentTopic
+from magnetar.broker.transaction.pending_acks import PendingAck
+from magnetar.broker.transaction.transaction_id import TransactionId
+from magnetar.managed_ledger.position import EARLIEST, Position
+from tests.unit.broker.dispatch.builders import FakeSink, settle
+from tests.unit.broker.doubles import Broker, message
+from tests.waiting import eventually
+
+NAME = TopicName.parse("persistent://public/default/t")
+LOG = "public/default/persistent/t-s__transaction_pending_ack"
+X, Y, Z = TransactionId(0, 1), TransactionId(0, 2), TransactionId(0, 3)
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    broker = await Broker().start()
+    yield broker
+    await broker.close()
+
+
+async def topic_of(broker: Broker) -> PersistentTopic:
+    topic = await broker.service.loader.load(NAME, create=True)
+    assert isinstance(topic, PersistentTopic)
+    return topic
+
+
+async def subscription_of(broker: Broker) -> PersistentSubscription:
+    found = (await topic_of(broker)).subscriptions["s"]
+    assert isinstance(found, PersistentSubscription)
+    return found
+
+
+async def filled(broker: Broker, messages: int = 5, batch: int = 0) -> list[Position]:
+    """Positions of a topic with a subscription: single messages, or one batch."""
+    topic = await topic_of(broker)
+    await topic.create_subscription("s", EARLIEST)
+    client = broker.client()
+    await client.receive_one()
+    await client.produce()
+    if batch:
+        client.feed(message(0, b"m" * 10, num_messages_in_batch=batch))
+        messages = 1
+    else:
+        client.feed(b"".join(message(n, b"m%d" % n) for n in range(messages)))
+    await client.receive(messages)
+    ledger_id = topic.ledger.last_confirmed[0]
+    return [(ledger_id, n) for n in range(messages)]
+
+
+async def consume(broker: Broker, sub_type: int = SHARED) -> tuple[Consumer, FakeSink]:
+    sink = FakeSink()
+    topic, request = await topic_of(broker), SubscribeRequest(subscription="s", sub_type=sub_type)
+    consumer = await topic.subscribe(request, sink)
+    consumer.subscription.flow(consumer, 100)
+    await settle()
+    return consumer, sink
+
+
+async def ack(
+    broker: Broker,
+    transaction: TransactionId,
+    *acks: Position | PendingAck,
+    consumer: Consumer | None = None,
+    cumulative: bool = False,
+) -> None:
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def answer(error: BaseException | None) -> None:
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    pending = [x if isinstance(x, PendingAck) else PendingAck(x) for x in acks]
+    (await subscription_of(broker)).acknowledge_in_transaction(
+        consumer, transaction, pending, answer, cumulative=cumulative
+    )
+    await done
+
+
+async def end(broker: Broker, transaction: TransactionId, *, commit: bool, low: int = -1) -> None:
+    await (await subscription_of(broker)).end_transaction(transaction, low, commit=commit)
+    await settle()
+
+
+async def reload(broker: Broker) -> None:
+    await broker.service.loader.unload(str(NAME))
+
+
+def part(position: Position, *indexes: int, size: int = 4) -> PendingAck:
+    left = (1 << size) - 1
+    for index in indexes:
+        left &= ~(1 << index)
+    return PendingAck(position, left, size)
+
+
+@pytest.mark.parametrize("sub_type", [SHARED, KEY_SHARED])
+async def test_an_abort_sends_the_message_again_behind_the_newer_ones(
+    broker: Broker, sub_type: int
+) -> None:
+    """[6, 27]"""
+    positions = await filled(broker)
+    consumer, sink = await consume(broker, sub_type)
+    assert sink.got == positions
+    await ack(broker, X, positions[0], consumer=consumer)
+    assert consumer.unacked == 4
+    consumer.subscription.redeliver(consumer, None)
+    await settle()
+    assert sink.got[5:] == positions[1:], "pending ones aren't sent on request [28]"
+    await end(broker, X, commit=False)
+    assert sink.got[9:] == positions[:1]
+    assert sink.counts[positions[0]] == 1
+    await ack(broker, Y, positions[0], consumer=consumer)
+    await end(broker, Y, commit=False)
+    assert sink.counts[positions[0]] == 2, "a dead letter policy counts them"
+
+
+async def test_another_consumer_gets_nothing_that_is_pending(broker: Broker) -> None:
+    """[7, 8]"""
+    positions = await filled(broker)
+    consumer, _ = await consume(broker)
+    await ack(broker, X, *positions[:2], consumer=consumer)
+    await ack(broker, Y, *positions[2:], consumer=consumer)
+    consumer.subscription.remove_consumer(consumer)
+    _, sink = await consume(broker)
+    assert sink.got == []
+    subscription = await subscription_of(broker)
+    assert subscription.backlog == 5
+    await end(broker, Y, commit=True)
+    assert subscription.backlog == 2
+    await end(broker, X, commit=False)
+    assert sink.got == positions[:2]
+    assert sink.counts == dict.fromkeys(positions[:2], 1)
+
+
+async def test_an_exclusive_consumer_gets_all_again(broker: Broker) -> None:
+    positions = await filled(broker, 3)
+    consumer, sink = await consume(broker, EXCLUSIVE)
+    await ack(broker, X, positions[1], consumer=consumer)
+    await end(broker, X, commit=False)
+    assert sink.got == positions * 2
+
+
+async def test_cumulative_ones_beside_others(broker: Broker) -> None:
+    """[9 to 13]"""
+    positions = await filled(broker)
+    consumer, sink = await consume(broker, EXCLUSIVE)
+    await ack(broker, X, positions[2], consumer=consumer, cumulative=True)
+    with pytest.raises(TransactionConflictError):
+        await ack(broker, Y, positions[3], consumer=consumer, cumulative=True)
+    await ack(broker, Y, positions[1], positions[4], consumer=consumer)
+    subscription = await subscription_of(broker)
+    subscription.acknowledge_cumulative(consumer, positions[3])
+    for late in (positions[3], positions[1]):
+        with pytest.raises(TransactionConflictError):
+            await ack(broker, X, late, consumer=consumer, cumulative=True)
+    await end(broker, X, commit=False)
+    assert (sink.got, subscription.backlog) == (positions, 1)
+    await end(broker, Y, commit=True)
+    assert subscription.backlog == 0
+
+
+async def test_a_commit_beside_a_cumulative_one_of_another_transaction(broker: Broker) -> None:
+    """Pulsar's brokers lose it."""
+    positions = await filled(broker)
+    await consume(broker, EXCLUSIVE)
+    await ack(broker, X, positions[1], cumulative=True)
+    await ack(broker, Y, positions[4])
+    await end(broker, Y, commit=True)
+    subscription = await subscription_of(broker)
+    assert subscription.cursor.state.is_acked(positions[4])
+    await end(broker, X, commit=True)
+    assert subscription.cursor.mark_delete == positions[1]
+    assert subscription.backlog == 2
+
+
+async def test_conflicts(broker: Broker) -> None:
+    """[15 to 18]"""
+    positions = await filled(broker)
+    consumer, sink = await consume(broker)
+    await ack(broker, X, positions[0])
+    for transaction in (X, Y):
+        with pytest.raises(TransactionConflictError):
+            await ack(broker, transaction, positions[1], positions[0])
+    subscription = await subscription_of(broker)
+    subscription.acknowledge(consumer, positions[:1])
+    await end(broker, X, commit=False)
+    assert sink.got == positions, "it was acknowledged plainly"
+    with pytest.raises(TransactionConflictError):
+        await ack(broker, Z, positions[0])
+    await ack(broker, Z, positions[1])
+    with pytest.raises(NotAllowedError):
+        await ack(broker, Z, (positions[0][0], 5))
+    with pytest.raises(NotAllowedError):
+        await ack(broker, Z, positions[4], cumulative=True)
+
+
+async def test_parts_of_a_batch(broker: Broker) -> None:
+    """[19]"""
+    [at] = await filled(broker, batch=4)
+    consumer, sink = await consume(broker)
+    await ack(broker, X, part(at, 0), consumer=consumer)
+    await ack(broker, Y, part(at, 1), consumer=consumer)
+    with pytest.raises(TransactionConflictError):
+        await ack(broker, Y, part(at, 0), consumer=consumer)
+    subscription = await subscription_of(broker)
+    subscription.acknowledge_batch(consumer, at, [0b1011])
+    await end(broker, X, commit=True)
+    await end(broker, Y, commit=False)
+    assert sink.got == [at, at]
+    assert list(sink.ack_sets[at]) == [0b1010], "the second and the fourth"
+    assert consumer.unacked == 2
+
+
+async def test_what_was_pending_survives_an_unload(broker: Broker) -> None:
+    """[30, 38]"""
+    positions = await filled(broker)
+    await ack(broker, X, positions[0])
+    with pytest.raises(TransactionConflictError):
+        await ack(broker, Y, positions[0])
+    await ack(broker, Y, positions[1])
+    await reload(broker)
+    _, sink = await consume(broker)
+    assert sink.got == positions[2:]
+    await end(broker, Y, commit=False)
+    await end(broker, X, commit=True)
+    assert sink.got[3:] == positions[1:2]
+    assert (await subscription_of(broker)).backlog == 4
+    assert LOG in broker.ledgers.open_ledgers
+
+
+async def test_a_transaction_whose_end_never_came(broker: Broker) -> None:
+    positions = await filled(broker)
+    await ack(broker, X, positions[0])
+    _, sink = await consume(broker)
+    await end(broker, Z, commit=True, low=2)
+    assert sink.got == [*positions[1:], positions[0]]
+
+
+async def test_a_failed_append(broker: Broker) -> None:
+    """Its answer is an error, and what the log says is what holds."""
+    positions = await filled(broker)
+    await ack(broker, X, positions[0])
+    _, sink = await consume(broker)
+    before = broker.ledgers.open_ledgers[LOG]
+    release = broker.hold_storage()
+    lost = asyncio.ensure_future(ack(broker, X, positions[1]))
+    await settle()
+    before.fence(RuntimeError("for the test"))
+    with pytest.raises(PersistenceError):
+        await lost
+    release()
+    subscription = await subscription_of(broker)
+    assert subscription.transactions is not None
+    log = subscription.transactions.log
+    await eventually(lambda: log.is_open)
+    assert broker.ledgers.open_ledgers[LOG] is not before
+    assert positions[0] in log.core.positions
+    await end(broker, X, commit=True)
+    assert subscription.cursor.state.is_acked(positions[0])
+    assert positions[0] not in sink.got
+
+
+async def test_a_reset_is_not_undone_by_a_replay(broker: Broker) -> None:
+    positions = await filled(broker)
+    await ack(broker, X, *positions)
+    await end(broker, X, commit=True)
+    subscription = await subscription_of(broker)
+    await subscription.reset(positions[1])
+    await reload(broker)
+    assert (await subscription_of(broker)).backlog == 4
+
+
+@pytest.mark.parametrize("of", ["subscription", "topic"])
+async def test_the_log_goes_with_its_subscription(broker: Broker, of: str) -> None:
+    positions = await filled(broker)
+    await ack(broker, X, positions[0])
+    subscription = await subscription_of(broker)
+    if of == "subscription":
+        await subscription.delete()
+    else:
+        await subscription.topic.delete()
+    assert not await broker.ledgers.exists(LOG)
+    with pytest.raises(SubscriptionFencedError):
+        await subscription.end_transaction(X, -1, commit=True)
+
+
+async def test_one_without_transactions_has_no_log(broker: Broker) -> None:
+    await filled(broker)
+    await end(broker, X, commit=True)
+    await reload(broker)
+    assert (await subscription_of(broker)).transactions is None
+    assert not await broker.ledgers.exists(LOG)
+
+
+async def test_what_an_earlier_subscription_left_is_not_of_this_one(broker: Broker) -> None:
+    positions = await filled(broker)
+    await ack(broker, X, positions[0])
+    topic = await topic_of(broker)
+    await topic.ledger.delete_cursor("s")  # a broker that was killed, or Pulsar's
+    await reload(broker)
+    await (await topic_of(broker)).create_subscription("s", EARLIEST)
+    await ack(broker, Y, positions[0])
+    await end(broker, Y, commit=True)
+    assert (await subscription_of(broker)).backlog == 4
