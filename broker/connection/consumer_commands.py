@@ -37,7 +37,10 @@ from magnetar.broker.subscription.consumer import (
 )
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.broker.subscription.subscription import AckDone
-from magnetar.managed_ledger.errors import ManagedLedgerError
+from magnetar.broker.transaction.pending_acks import PendingAck
+from magnetar.broker.transaction.transaction_id import TransactionId
+from magnetar.managed_ledger.cursor.ack_state import BATCH_WORDS_MAX, words_to_mask
+from magnetar.managed_ledger.errors import InvalidPositionError, ManagedLedgerError
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
@@ -205,19 +208,16 @@ def on_ack(connection: Connection, command: pb.CommandAck) -> None:
     consumer = _consumer(connection, command.consumer_id)
     if consumer is None:
         return  # an unknown consumer gets no answer
+    if command.HasField("txnid_most_bits") or command.HasField("txnid_least_bits"):
+        _ack_in_transaction(connection, consumer, command)
+        return
     done: AckDone | None = None
     if command.HasField("request_id"):
         request_id = command.request_id
-        if command.HasField("txnid_most_bits") or command.HasField("txnid_least_bits"):
-            error = NotAllowedError(NO_TRANSACTIONS)
-            _ack_response(connection, consumer.consumer_id, request_id, error)
-            return
 
         def done(error: BaseException | None) -> None:
             _ack_response(connection, consumer.consumer_id, request_id, error)
 
-    elif command.HasField("txnid_most_bits"):
-        return  # an ack of a transaction that can't exist must not acknowledge anything
     if command.HasField("validation_error"):
         logger.warning(
             "%s: consumer %s discarded messages: %s",
@@ -249,6 +249,41 @@ def on_ack(connection: Connection, command: pb.CommandAck) -> None:
         )
         if done is not None:
             done(None)
+
+
+def _ack_in_transaction(connection: Connection, consumer: Consumer, command: pb.CommandAck) -> None:
+    transaction = TransactionId(command.txnid_most_bits, command.txnid_least_bits)
+    request_id = command.request_id if command.HasField("request_id") else None
+
+    def done(error: BaseException | None) -> None:
+        if request_id is not None:
+            _ack_response(connection, consumer.consumer_id, request_id, error, transaction)
+
+    subscription, message_ids = consumer.subscription, command.message_id
+    cumulative = command.ack_type == pb.CommandAck.Cumulative
+    if not connection.service.config.transaction_coordinator_enabled:
+        done(NotAllowedError(NO_TRANSACTIONS))
+    elif not isinstance(subscription, PersistentSubscription):
+        done(NotAllowedError("Transactions need a persistent topic"))
+    elif not message_ids or (cumulative and len(message_ids) > 1):
+        done(NotAllowedError("An acknowledgement names no message, or too many"))
+    else:
+        try:
+            acks = [_pending_ack(each) for each in message_ids]
+        except InvalidPositionError as error:
+            done(error)
+            return
+        subscription.acknowledge_in_transaction(
+            consumer, transaction, acks, done, cumulative=cumulative
+        )
+
+
+def _pending_ack(message_id: pb.MessageIdData) -> PendingAck:
+    """Raises InvalidPositionError: its ack set or its batch is too long."""
+    size, words = message_id.batch_size, message_id.ack_set
+    if size > 64 * BATCH_WORDS_MAX:
+        raise InvalidPositionError(f"a batch of {size} messages")
+    return PendingAck(position_of(message_id), words_to_mask(words) if words else 0, max(size, 0))
 
 
 def _ack_individual(
@@ -335,11 +370,17 @@ def _after(done: AckDone, count: int) -> AckDone:
 
 
 def _ack_response(
-    connection: Connection, consumer_id: int, request_id: int, error: BaseException | None
+    connection: Connection,
+    consumer_id: int,
+    request_id: int,
+    error: BaseException | None,
+    transaction: TransactionId | None = None,
 ) -> None:
     if connection.closed:
         return
     reply = pb.CommandAckResponse(consumer_id=consumer_id, request_id=request_id)
+    if transaction is not None:
+        reply.txnid_most_bits, reply.txnid_least_bits = transaction
     if error is not None:  # both fields: Go looks at the message, C++ at the error
         reply.error = error.wire_code if isinstance(error, BrokerError) else pb.PersistenceError
         reply.message = str(error) or type(error).__name__

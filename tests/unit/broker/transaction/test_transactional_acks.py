@@ -14,6 +14,7 @@ from magnetar.broker.errors import (
     SubscriptionFencedError,
     TransactionConflictError,
 )
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.subscription.consumer import (
     EXCLUSIVE,
@@ -38,7 +39,7 @@ X, Y, Z = TransactionId(0, 1), TransactionId(0, 2), TransactionId(0, 3)
 
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:
-    broker = await Broker().start()
+    broker = await Broker(transaction_coordinator_enabled=True).start()
     yield broker
     await broker.close()
 
@@ -294,6 +295,32 @@ async def test_a_reset_is_not_undone_by_a_replay(broker: Broker) -> None:
     await subscription.reset(positions[1])
     await reload(broker)
     assert (await subscription_of(broker)).backlog == 4
+
+
+async def test_the_answer_to_a_client_has_the_transaction(broker: Broker) -> None:
+    at = (await filled(broker))[0]
+    client = broker.client(port=5001)
+    await client.receive_one()
+    subscribe = pb.CommandSubscribe(
+        topic=str(NAME),
+        subscription="s",
+        subType=pb.CommandSubscribe.Shared,
+        consumer_id=1,
+        request_id=1,
+    )
+    client.send(pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE, subscribe=subscribe))
+    assert (await client.receive_one()).type == pb.BaseCommand.SUCCESS
+    message_id = pb.MessageIdData(ledgerId=at[0], entryId=at[1])
+    for number, error in ((2, None), (3, pb.TransactionConflict)):
+        acknowledge = pb.CommandAck(
+            consumer_id=1, ack_type=pb.CommandAck.Individual, message_id=[message_id]
+        )
+        acknowledge.request_id = number
+        acknowledge.txnid_most_bits, acknowledge.txnid_least_bits = X
+        client.send(pb.BaseCommand(type=pb.BaseCommand.ACK, ack=acknowledge))
+        reply = (await client.receive_one()).ackResponse
+        assert (reply.request_id, reply.txnid_most_bits, reply.txnid_least_bits) == (number, *X)
+        assert (reply.error if reply.HasField("error") else None) == error
 
 
 @pytest.mark.parametrize("of", ["subscription", "topic"])
