@@ -6,7 +6,7 @@ clients find by it who asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.auth.authorization import Caller, Permission, Resource
@@ -23,6 +23,7 @@ from magnetar.broker.transaction.transaction_id import TransactionId
 
 if TYPE_CHECKING:
     from magnetar.broker.connection.connection import Connection
+    from magnetar.broker.topic.topic import Topic
     from magnetar.broker.transaction.async_coordinator import OnAnswer
 
 NO_TRANSACTIONS: Final = "Transactions are not enabled on this broker"
@@ -147,33 +148,57 @@ def _answer(connection: Connection, reply: Any) -> OnAnswer:
 
 
 def on_end_on_partition(connection: Connection, command: pb.CommandEndTxnOnPartition) -> None:
-    reply = _filled(pb.CommandEndTxnOnPartitionResponse, command)
-    connection.run(_end_on_partition(connection, command, reply))
+    transaction, low_watermark, commit = _end_of(command)
+    connection.run(
+        _end_on_topic(
+            connection,
+            command.topic,
+            _filled(pb.CommandEndTxnOnPartitionResponse, command),
+            lambda topic: topic.end_transaction(transaction, low_watermark, commit=commit),
+        )
+    )
 
 
-async def _end_on_partition(
-    connection: Connection, command: pb.CommandEndTxnOnPartition, reply: Any
+def on_end_on_subscription(connection: Connection, command: pb.CommandEndTxnOnSubscription) -> None:
+    transaction, low_watermark, commit = _end_of(command)
+    name = command.subscription.subscription
+    connection.run(
+        _end_on_topic(
+            connection,
+            command.subscription.topic,
+            _filled(pb.CommandEndTxnOnSubscriptionResponse, command),
+            lambda topic: topic.end_acknowledgements(
+                name, transaction, low_watermark, commit=commit
+            ),
+        )
+    )
+
+
+def _end_of(
+    command: pb.CommandEndTxnOnPartition | pb.CommandEndTxnOnSubscription,
+) -> tuple[TransactionId, int, bool]:
+    """The transaction, its coordinator's low watermark, whether it was committed."""
+    return (
+        TransactionId(command.txnid_most_bits, command.txnid_least_bits),
+        as_signed(command.txnid_least_bits_of_low_watermark),
+        command.txn_action == pb.COMMIT,
+    )
+
+
+async def _end_on_topic(
+    connection: Connection, topic: str, reply: Any, end: Callable[[Topic], Awaitable[None]]
 ) -> None:
-    transaction = TransactionId(command.txnid_most_bits, command.txnid_least_bits)
-    low_watermark = as_signed(command.txnid_least_bits_of_low_watermark)
     try:
-        topic = await connection.service.loader.load(
-            parse_topic(command.topic), create=False, acquire=False
+        found = await connection.service.loader.load(
+            parse_topic(topic), create=False, acquire=False
         )
-        await topic.end_transaction(
-            transaction, low_watermark, commit=command.txn_action == pb.COMMIT
-        )
+        await end(found)
     except TopicNotFoundError:
-        pass  # it was deleted, and the transaction's messages with it
+        pass  # it was deleted, and all of the transaction with it
     except (BrokerError, *STORAGE_ERRORS) as failed:
         error = as_broker_error(failed)
         reply.error, reply.message = error.wire_code, str(error)
     connection.send(reply)
-
-
-def on_end_on_subscription(connection: Connection, command: pb.CommandEndTxnOnSubscription) -> None:
-    """Subscriptions refuse acknowledgements of transactions: they have nothing to end."""
-    connection.send(_filled(pb.CommandEndTxnOnSubscriptionResponse, command))
 
 
 _C = pb.BaseCommand

@@ -166,9 +166,7 @@ class BrokerService:
         header = make_header if virtual_clock is None else virtual_clock.make_header
         self.shared_buffer, self.send_messages = SharedBuffer(), SendMessages(header)
         self.chunk_bytes = ByteBudget(_CHUNK_BYTES_MAX)
-        self.compaction_places = CompactionPlaces(
-            lambda: self.config.broker_service_compaction_rate_in_bytes
-        )
+        self.compaction_places = CompactionPlaces(self._compaction_rate)
         self.keep_alive_ms = config.keep_alive_interval_seconds * 1000
         ledgers.append_budget.on_relief = self._resume_publishers
         self._size_publish_buffer(config)
@@ -382,6 +380,10 @@ class BrokerService:
         await self.policies.config_changed(config)
         if self.sharing is not None:
             self.sharing.manager.reconfigure(config)
+
+    def _compaction_rate(self) -> int:
+        """Bytes a second; 0: any."""
+        return self.config.broker_service_compaction_rate_in_bytes
 
     def _size_publish_buffer(self, config: BrokerConfig) -> None:
         """Bytes published and not yet stored beyond which publishers pause, all together."""

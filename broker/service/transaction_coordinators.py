@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -26,8 +27,8 @@ from magnetar.bundles.errors import BundleError
 
 if TYPE_CHECKING:
     from magnetar.broker.service.broker_service import BrokerService
+    from magnetar.broker.topic.topic import Topic
     from magnetar.broker.transaction.transaction_id import TransactionId
-    from magnetar.bundles.lookup import BrokerLookup
 
 logger = logging.getLogger(__name__)
 
@@ -124,28 +125,18 @@ class TransactionCoordinators:
         self, topic: str, transaction: TransactionId, *, commit: bool, low_watermark: int
     ) -> None:
         """See `Participants`."""
-        name = TopicName.parse(topic)
-        peer = await self._service.broker_client.serving(name)
-        if peer is not None:
-            await self._call(
-                peer,
-                pb.CommandEndTxnOnPartition(
-                    topic=topic,
-                    txnid_most_bits=transaction.most,
-                    txnid_least_bits=transaction.least,
-                    txn_action=pb.COMMIT if commit else pb.ABORT,
-                    txnid_least_bits_of_low_watermark=low_watermark & UINT64,
-                ),
-            )
-            return
-        with suppress(TopicNotFoundError):  # deleted: there is nothing to end
-            found = await self._service.loader.load(name, create=False)
-            await found.end_transaction(transaction, low_watermark, commit=commit)
-
-    async def _call(self, peer: BrokerLookup, command: pb.CommandEndTxnOnPartition) -> None:
-        async with self._connecting:  # one connection to each broker
-            connection = await self._connections.to(peer)
-        await connection.call(command)
+        command = pb.CommandEndTxnOnPartition(
+            topic=topic,
+            txnid_most_bits=transaction.most,
+            txnid_least_bits=transaction.least,
+            txn_action=pb.COMMIT if commit else pb.ABORT,
+            txnid_least_bits_of_low_watermark=low_watermark & UINT64,
+        )
+        await self._end(
+            topic,
+            command,
+            lambda found: found.end_transaction(transaction, low_watermark, commit=commit),
+        )
 
     async def end_subscription(
         self,
@@ -156,4 +147,35 @@ class TransactionCoordinators:
         commit: bool,
         low_watermark: int,
     ) -> None:
-        """Subscriptions refuse acknowledgements of transactions: they have nothing to end."""
+        """See `Participants`."""
+        command = pb.CommandEndTxnOnSubscription(
+            subscription=pb.Subscription(topic=topic, subscription=subscription),
+            txnid_most_bits=transaction.most,
+            txnid_least_bits=transaction.least,
+            txn_action=pb.COMMIT if commit else pb.ABORT,
+            txnid_least_bits_of_low_watermark=low_watermark & UINT64,
+        )
+        await self._end(
+            topic,
+            command,
+            lambda found: found.end_acknowledgements(
+                subscription, transaction, low_watermark, commit=commit
+            ),
+        )
+
+    async def _end(
+        self,
+        topic: str,
+        command: pb.CommandEndTxnOnPartition | pb.CommandEndTxnOnSubscription,
+        end: Callable[[Topic], Awaitable[None]],
+    ) -> None:
+        """Here, or by the command where the topic is."""
+        name = TopicName.parse(topic)
+        peer = await self._service.broker_client.serving(name)
+        if peer is not None:
+            async with self._connecting:  # one connection to each broker
+                connection = await self._connections.to(peer)
+            await connection.call(command)
+            return
+        with suppress(TopicNotFoundError):  # deleted: there is nothing to end
+            await end(await self._service.loader.load(name, create=False))

@@ -321,6 +321,14 @@ class PersistentTopic(Topic):
         if self.transactions is not None:
             await self.transactions.end(transaction, low_watermark, commit=commit)
 
+    async def end_acknowledgements(
+        self, subscription: str, transaction: TransactionId, low_watermark: int, *, commit: bool
+    ) -> None:
+        self._check_open()
+        found = self.subscriptions.get(subscription)
+        if isinstance(found, PersistentSubscription):
+            await found.end_transaction(transaction, low_watermark, commit=commit)
+
     def append_marker(self, head: bytes, body: bytes) -> asyncio.Future[None]:
         if self.terminated:
             raise TopicTerminatedError(f"Topic {self.full_name} is terminated")

@@ -317,6 +317,11 @@ class Topic(ABC):
             BrokerError: ask again.
         """
 
+    async def end_acknowledgements(  # noqa: B027
+        self, subscription: str, transaction: TransactionId, low_watermark: int, *, commit: bool
+    ) -> None:
+        """The same of what a subscription acknowledged in the transaction."""
+
     @property
     def compacted(self) -> CompactedLedger | None:
         """What the last compaction left; None: there was none."""
