@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from typing import Any, Final
 
 from magnetar.broker.console.actions import SUBSCRIPTION_ACTIONS, TOPIC_ACTIONS
-from magnetar.broker.console.admin_api import get
+from magnetar.broker.console.admin_api import AdminError, get
 from magnetar.broker.console.bookie_view import bookie_page, bookie_rows
 from magnetar.broker.console.brokers_page import BROKER_TABS, broker, brokers, few_brokers
 from magnetar.broker.console.export import export
@@ -62,6 +62,8 @@ from magnetar.broker.console.step_page import act, step
 from magnetar.broker.console.subject import topic_stats
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.topic_view import (
+    ROWS_MAX,
+    ClientQuery,
     partition_rows,
     run_of,
     stored_topics,
@@ -275,16 +277,19 @@ async def topic(ask: Ask) -> View:
         panel("Explanation", ask.source.explanations(path, found), dict),
         panel("Schema", ask.source.schema(path, None), lambda found: found),
     )
-    figures = topic_figures(found, explained.value or {}, ask.query.get("open", ""))
+    figures = topic_figures(found, explained.value or {}, _clients_of(ask))
     content |= {
         "stats": Panel(figures),
         "explanations": explained,
         "schema_text": schema_text(schema.value and asdict(schema.value)),
+        "asked_client": ask.query.get("client", ""),
+        "address": ask.address,
+        "rows_max": ROWS_MAX,
         "partitions": partitions,
         "partition_rows": partition_rows(found),
         "counts": {
             "subscriptions": len(figures.subscriptions),
-            "producers": len(figures.producers),
+            "producers": figures.producers.total,
             "partitions": partitions,
             **({"schema": f"v{schema.value.version}"} if schema.value else {}),
         },
@@ -296,14 +301,21 @@ async def topic(ask: Ask) -> View:
     return View("topic.html", path.local, "topics", content, live=0 if tab == "messages" else 5)
 
 
+def _clients_of(ask: Ask) -> ClientQuery:
+    first = ask.query.get("first", "")
+    is_number = first.isascii() and first.isdecimal() and len(first) < 10
+    text = ask.query.get("client", "").strip()
+    return ClientQuery(ask.query.get("open", ""), text, int(first) if is_number else 0)
+
+
 async def _recent(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]:
     return {"history": await panel("History", ask.source.history_of(path), recent_of_topic)}
 
 
 async def _storage(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]:
     route = "partitioned-internalStats" if partitions else "internalStats"
-    found = get(ask.source.api, f"{path.rest}/{route}")
-    ledgers = panel("Ledgers", found, lambda each: stored_topics(str(path), each))
+    found = asyncio.gather(get(ask.source.api, f"{path.rest}/{route}"), _ledger_infos(ask, path))
+    ledgers = panel("Ledgers", found, lambda both: stored_topics(str(path), *both))
     if partitions or path.is_volatile:  # each partition has states of its own
         return {"storage": await ledgers, "runs": ()}
     compaction, offload = (
@@ -312,6 +324,18 @@ async def _storage(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]
     )
     stored, *runs = await asyncio.gather(ledgers, compaction, offload)
     return {"storage": stored, "runs": tuple(zip(("Compaction", "Offload"), runs, strict=True))}
+
+
+async def _ledger_infos(ask: Ask, path: TopicPath) -> Any:
+    """``internal-info``; empty for those who may not see it, and where nothing is stored."""
+    if path.is_volatile:
+        return {}
+    try:
+        return await get(ask.source.api, f"{path.rest}/internal-info")
+    except AdminError as error:
+        if error.status >= 500:
+            raise
+        return {}
 
 
 async def _permissions(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]:

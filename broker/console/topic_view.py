@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from magnetar.broker.console.views import row_id
 from magnetar.broker.dispatch.explanation import STALLS, Reason
@@ -14,12 +15,45 @@ if TYPE_CHECKING:
     from magnetar.broker.console.source import Deliveries
 
 Json = Mapping[str, Any]
+T = TypeVar("T")
 
+ROWS_MAX: Final = 500
+"""Of producers, of a subscription's consumers, and of subscriptions on a page."""
+_OPENED_MAX: Final = 10
+"""Subscriptions that a page opens by itself."""
 READER_PREFIX: Final = "console-"
 """Of the names of readers' subscriptions, by which a console reads messages."""
 _WARNINGS: Final = frozenset({Reason.NO_CONSUMER, Reason.RATE_LIMITED})
 """Of the stalls, those that may be meant."""
 _WORSE: Final = ("o", "w", "e")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientQuery:
+    """Which consumers or producers a page shows."""
+
+    opened: str = ""
+    """Name of the subscription whose consumers are shown; empty: of those that stand still."""
+    text: str = ""
+    """A part of the name or the address, in any case."""
+    first: int = 0
+    """How many come before those of the page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clients(Generic[T]):
+    """Consumers or producers, at most ``ROWS_MAX`` of them."""
+
+    rows: Sequence[T]
+    first: int
+    matching: int
+    total: int
+
+    @property
+    def next(self) -> int:
+        """``first`` of the page behind it; 0: none."""
+        end = self.first + len(self.rows)
+        return end if end < self.matching else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +89,8 @@ class SubscriptionRow:
     last_delivery_ms: int
     is_replicated: bool
     properties: Mapping[str, str]
-    consumers: Sequence[ConsumerRow]
+    consumers: Clients[ConsumerRow]
+    """Without rows while it isn't open."""
     is_open: bool
 
 
@@ -96,13 +131,19 @@ class TopicFigures:
     quota_percent: float | None
     compaction: Json
     """Of the last one, as ``stats`` has it."""
-    producers: Sequence[ProducerRow]
+    producers: Clients[ProducerRow]
     subscriptions: Sequence[SubscriptionRow]
     """The one that is furthest behind first."""
 
     @property
     def consumers(self) -> int:
-        return sum(len(each.consumers) for each in self.subscriptions)
+        return sum(each.consumers.total for each in self.subscriptions)
+
+    @property
+    def shown(self) -> Sequence[SubscriptionRow]:
+        """Subscriptions of the page: the first ones, and what was opened of the others."""
+        others = self.subscriptions[ROWS_MAX:]
+        return [*self.subscriptions[:ROWS_MAX], *(each for each in others if each.is_open)]
 
     @property
     def behind(self) -> SubscriptionRow | None:
@@ -126,16 +167,22 @@ def type_of(subscription: Mapping[str, Any]) -> str:
     return "" if found == "None" else str(found)
 
 
-def topic_figures(stats: Json, explanations: Mapping[str, Json], opened: str) -> TopicFigures:
+def topic_figures(
+    stats: Json, explanations: Mapping[str, Json], query: ClientQuery
+) -> TopicFigures:
     """Of ``stats`` or ``partitioned-stats``.
 
     Args:
         explanations: by subscription; without one it has no reason.
-        opened: name of the subscription whose consumers are shown.
     """
+    found = sorted(
+        stats.get("subscriptions", {}).items(),
+        key=lambda one: (-one[1].get("msgBacklog", 0), one[0]),
+    )
+    stored = stats.get("storageSize", 0)
     rows = [
-        _subscription(name, each, explanations.get(name, {}), opened, stats.get("storageSize", 0))
-        for name, each in stats.get("subscriptions", {}).items()
+        _subscription(name, each, explanations.get(name, {}), query, stored, at < _OPENED_MAX)
+        for at, (name, each) in enumerate(found)
     ]
     quota = stats.get("backlogQuotaLimitSize") or -1
     used = stats.get("backlogSize") or 0
@@ -151,8 +198,8 @@ def topic_figures(stats: Json, explanations: Mapping[str, Json], opened: str) ->
         quota_bytes=quota if quota > 0 else None,
         quota_percent=100 * used / quota if quota > 0 else None,
         compaction=stats.get("compaction") or {},
-        producers=[_producer(each) for each in stats.get("publishers", [])],
-        subscriptions=sorted(rows, key=lambda row: (-row.backlog, row.name)),
+        producers=_producers(stats.get("publishers", ()), query),
+        subscriptions=rows,
     )
 
 
@@ -161,12 +208,17 @@ def _oldest(times: Any) -> int | None:
 
 
 def _subscription(
-    name: str, stats: Json, explained: Json, opened: str, stored: int
+    name: str, stats: Json, explained: Json, query: ClientQuery, stored: int, may_open: bool
 ) -> SubscriptionRow:
+    """
+    Args:
+        may_open: whether it is open by itself if it stands still.
+    """
     reason = explained.get("reason", "")
     oldest = stats.get("earliestMsgPublishTimeInBacklog") or 0
     backlog = stats.get("msgBacklog", 0)
     kind = _kind(reason, backlog)
+    is_open = name == query.opened or (may_open and not query.opened and kind == "e")
     return SubscriptionRow(
         id=row_id(name),
         name=name,
@@ -185,8 +237,8 @@ def _subscription(
         last_delivery_ms=stats.get("lastConsumedTimestamp", 0),
         is_replicated=bool(stats.get("replicated", stats.get("isReplicated"))),
         properties=stats.get("subscriptionProperties") or {},
-        consumers=[_consumer(each) for each in stats.get("consumers", [])],
-        is_open=name == opened or (not opened and kind == "e"),
+        consumers=_consumers(stats.get("consumers", ()), query, is_open=is_open),
+        is_open=is_open,
     )
 
 
@@ -230,6 +282,30 @@ def _mark(reason: str) -> str:
     if reason not in STALLS:
         return "o"
     return "w" if reason in _WARNINGS else "e"
+
+
+def _consumers(found: Sequence[Json], query: ClientQuery, *, is_open: bool) -> Clients[ConsumerRow]:
+    """Those that hold as many messages as they may come first."""
+    if not is_open:
+        return Clients((), 0, len(found), len(found))
+    shown = _matching(found, query.text, "consumerName")
+    shown.sort(key=lambda each: not each.get("blockedConsumerOnUnackedMsgs"))
+    rows = [_consumer(each) for each in shown[query.first : query.first + ROWS_MAX]]
+    return Clients(rows, query.first, len(shown), len(found))
+
+
+def _producers(found: Sequence[Json], query: ClientQuery) -> Clients[ProducerRow]:
+    shown = _matching(found, query.text, "producerName")
+    rows = [_producer(each) for each in shown[query.first : query.first + ROWS_MAX]]
+    return Clients(rows, query.first, len(shown), len(found))
+
+
+def _matching(found: Sequence[Json], text: str, name: str) -> list[Json]:
+    """By name, so that the same ones stay on a page while others come and go."""
+    key = text.casefold()
+    names = [(each.get(name) or "", each.get("address") or "", each) for each in found]
+    shown = [each for each in names if key in each[0].casefold() or key in each[1].casefold()]
+    return [each for *_, each in sorted(shown, key=lambda each: each[:2])]
 
 
 def _consumer(stats: Json) -> ConsumerRow:
@@ -319,6 +395,10 @@ class LedgerRow:
     entries: int
     size: int
     offloaded: bool
+    from_ms: int | None
+    """When its first entry was written, at the earliest; None: not known."""
+    until_ms: int | None
+    """When it was closed; None: it is open, or not known."""
     held_by: Sequence[str]
     """Subscriptions whose mark-delete position is before its last entry."""
 
@@ -357,15 +437,21 @@ def run_of(status: Json) -> Run:
     return Run(kind, f"{text}: {error}" if error else text)
 
 
-def stored_topics(topic: str, internal: Json) -> list[StoredTopic]:
-    """Of ``internalStats`` or ``partitioned-internalStats``: a topic, or its partitions."""
+def stored_topics(topic: str, internal: Json, info: Json) -> list[StoredTopic]:
+    """A topic, or its partitions.
+
+    Args:
+        internal: ``internalStats`` or ``partitioned-internalStats``.
+        info: ``internal-info``, which has the times; empty: it isn't known.
+    """
     parts = internal.get("partitions")
     if parts is None:
-        return [_stored(topic, internal)]
-    return [_stored(name, each) for name, each in parts.items()]
+        return [_stored(topic, internal, info)]
+    infos = info.get("partitions") or {}
+    return [_stored(name, each, infos.get(name) or {}) for name, each in parts.items()]
 
 
-def _stored(name: str, internal: Json) -> StoredTopic:
+def _stored(name: str, internal: Json, info: Json) -> StoredTopic:
     cursors = {
         cursor: _position(each.get("markDeletePosition", ""))
         for cursor, each in internal.get("cursors", {}).items()
@@ -377,12 +463,44 @@ def _stored(name: str, internal: Json) -> StoredTopic:
     if rows and not rows[-1][1]:  # the list tells nothing of the ledger that is written
         written = internal.get("currentLedgerEntries", 0), internal.get("currentLedgerSize", 0)
         rows[-1] = (rows[-1][0], *written, rows[-1][3])
+    spans = _spans(info, _time_ms(internal.get("lastLedgerCreatedTimestamp", "")))
     ledgers = [
-        LedgerRow(*row, [cursor for cursor, at in cursors.items() if at < (row[0], row[1] - 1)])
+        LedgerRow(
+            *row,
+            *spans.get(row[0], (None, None)),
+            [cursor for cursor, at in cursors.items() if at < (row[0], row[1] - 1)],
+        )
         for row in rows
     ]
     last = internal.get("lastConfirmedEntry", "")
     return StoredTopic(name, internal.get("numberOfEntries", 0), last, ledgers)
+
+
+def _spans(info: Json, last_ms: int | None) -> dict[int, tuple[int | None, int | None]]:
+    """From when until when each ledger was written: a ledger follows the one that was closed.
+
+    Args:
+        last_ms: when the last one was created.
+    """
+    spans: dict[int, tuple[int | None, int | None]] = {}
+    ledgers, before = info.get("ledgers", ()), None
+    for each in ledgers:
+        # Pulsar gives the ledger that is written a time, too: when it was created.
+        closed = each.get("timestamp") if "entries" in each else None
+        spans[each["ledgerId"]] = before, closed
+        before = closed
+    if ledgers and last_ms:
+        last = ledgers[-1]["ledgerId"]
+        spans[last] = last_ms, spans[last][1]
+    return spans
+
+
+def _time_ms(text: str) -> int | None:
+    """Of a time in ISO 8601; None: it is none."""
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        return None
 
 
 def _position(text: str) -> tuple[int, int]:

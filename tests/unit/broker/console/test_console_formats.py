@@ -15,7 +15,13 @@ from magnetar.broker.console.formats import ceiling, number, short, size, span, 
 from magnetar.broker.console.index_view import behind_rows, caught_up, trend
 from magnetar.broker.console.source import IndexPage
 from magnetar.broker.console.topic_path import TopicPath
-from magnetar.broker.console.topic_view import of_all_partitions, stored_topics, topic_figures
+from magnetar.broker.console.topic_view import (
+    ROWS_MAX,
+    ClientQuery,
+    of_all_partitions,
+    stored_topics,
+    topic_figures,
+)
 
 TEMPLATES = Path(formats.__file__).parent / "templates"
 
@@ -153,15 +159,57 @@ def test_a_subscription_that_stands_still_is_opened_and_first_comes_the_largest_
         "large": {"reason": "noPermits", "message": "m", "next": "n"},
         "done": {"reason": "noConsumer", "message": "m", "next": "n"},
     }
-    rows = topic_figures(stats, explained, "").subscriptions
+    rows = topic_figures(stats, explained, ClientQuery()).subscriptions
     assert [(row.name, row.kind, row.is_open) for row in rows] == [
         ("large", "e", True),
         ("small", "w", False),
         ("done", "n", False),
     ]
-    assert [row.is_open for row in topic_figures(stats, explained, "small").subscriptions] == [
-        *(False, True, False),
+    opened = topic_figures(stats, explained, ClientQuery("small"))
+    assert [row.is_open for row in opened.subscriptions] == [False, True, False]
+
+
+def test_of_many_clients_a_part_is_shown() -> None:
+    def consumer(number: int) -> dict[str, object]:
+        blocked = {"blockedConsumerOnUnackedMsgs": number == 1100}
+        return {"consumerName": f"c-{number:04}", "address": f"10.0.0.{number}", **blocked}
+
+    consumers = [consumer(number) for number in range(1200, 0, -1)]
+    producers = [{"producerName": f"p-{number:04}"} for number in range(ROWS_MAX)]
+    subscriptions = {"s": {"consumers": consumers}, "other": {"consumers": consumers[:3]}}
+    stats = {"subscriptions": subscriptions, "publishers": producers}
+
+    def shown(query: ClientQuery) -> tuple[list[str], int, int]:
+        figures = topic_figures(stats, {}, query)
+        assert figures.consumers == 1203
+        other, found = (each.consumers for each in figures.subscriptions)
+        assert (len(other.rows), other.total) == (0, 3)
+        return [each.name for each in found.rows], found.matching, found.next
+
+    names, matching, following = shown(ClientQuery("s"))
+    assert (len(names), matching, following) == (ROWS_MAX, 1200, ROWS_MAX)
+    # The one that is blocked first, then by name.
+    assert names[:3] == ["c-1100", "c-0001", "c-0002"]
+    names, _, following = shown(ClientQuery("s", first=2 * ROWS_MAX))
+    assert (names[0], names[-1], following) == ("c-1000", "c-1200", 0)
+    assert shown(ClientQuery("s", "C-001")) == ([f"c-{n:04}" for n in range(10, 20)], 10, 0)
+    assert shown(ClientQuery("s", "10.0.0.77"))[0] == [
+        "c-0077",
+        *(f"c-{n:04}" for n in range(770, 780)),
     ]
+    found = topic_figures(stats, {}, ClientQuery()).producers
+    assert (len(found.rows), found.next) == (ROWS_MAX, 0)
+
+
+def test_of_many_subscriptions_few_open_by_themselves() -> None:
+    names = [f"s-{number:04}" for number in range(ROWS_MAX + 2)]
+    stats = {"subscriptions": {name: {"msgBacklog": 5} for name in names}}
+    explained = {key: {"reason": "noPermits", "message": "m", "next": "n"} for key in names}
+    figures = topic_figures(stats, explained, ClientQuery())
+    assert [each.name for each in figures.shown] == names[:ROWS_MAX]
+    assert [each.name for each in figures.shown if each.is_open] == names[:10]
+    figures = topic_figures(stats, explained, ClientQuery(names[-1]))
+    assert [each.name for each in figures.shown if each.is_open] == names[-1:]
 
 
 def test_of_partitions_the_one_that_is_worst_off_is_told() -> None:
@@ -200,11 +248,34 @@ def test_which_subscription_holds_which_ledger() -> None:
             "done": {"markDeletePosition": "3:1"},
         },
     }
-    (found,) = stored_topics("t", internal)
+    (found,) = stored_topics("t", internal, {})
     assert [list(each.held_by) for each in found.ledgers] == [
         *(["new"], ["new", "slow"], ["new", "slow", "fast"])
     ]
     assert [(each.entries, each.size) for each in found.ledgers] == [(4, 0), (5, 7), (2, 9)]
+    assert {(each.from_ms, each.until_ms) for each in found.ledgers} == {(None, None)}
+
+
+def test_from_when_until_when_ledgers_were_written() -> None:
+    ledgers = [{"ledgerId": number, "entries": 1} for number in (3, 5, 8)]
+    closed = [
+        {"ledgerId": 3, "entries": 1, "timestamp": 1_000},
+        {"ledgerId": 5, "entries": 1, "timestamp": 2_000},
+    ]
+    of_pulsar, ours = {"ledgerId": 8, "timestamp": 2_010}, {"ledgerId": 8}
+    for opened in (of_pulsar, ours):
+        info = {"ledgers": [*closed, opened]}
+        for internal, infos in (
+            ({"ledgers": ledgers, "lastLedgerCreatedTimestamp": "1970-01-01T00:00:00Z"}, info),
+            ({"partitions": {"t": {"ledgers": ledgers}}}, {"partitions": {"t": info}}),
+        ):
+            (found,) = stored_topics("t", internal, infos)
+            assert [(each.from_ms, each.until_ms) for each in found.ledgers] == [
+                *((None, 1_000), (1_000, 2_000), (2_000, None)),
+            ]
+    internal = {"ledgers": ledgers[2:], "lastLedgerCreatedTimestamp": "1970-01-01T00:00:02.5Z"}
+    (found,) = stored_topics("t", internal, {"ledgers": [of_pulsar]})
+    assert [(each.from_ms, each.until_ms) for each in found.ledgers] == [(2_500, None)]
 
 
 @pytest.mark.parametrize(
@@ -215,7 +286,8 @@ def test_where_a_subscription_stands_on_the_log(
     backlog: int, waiting: int, stored: int, unread: float | None
 ) -> None:
     subscription = {"msgBacklog": backlog, "backlogSize": waiting}
-    figures = topic_figures({"subscriptions": {"s": subscription}, "storageSize": stored}, {}, "")
+    stats = {"subscriptions": {"s": subscription}, "storageSize": stored}
+    figures = topic_figures(stats, {}, ClientQuery())
     assert figures.subscriptions[0].unread == unread
 
 
