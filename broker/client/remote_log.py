@@ -41,12 +41,14 @@ class RemoteLog:
         prefix: str,
         *,
         is_followed: bool = False,
+        is_compacted: bool = False,
     ) -> None:
         """
         Args:
             offsets: what is known of the log's ledgers.
             prefix: of the subscriptions' names.
             is_followed: reads get what has come so far, and wait for nothing.
+            is_compacted: of what was compacted, only the newest message of each key comes.
         """
         self.offsets = offsets
         self._client, self._topic, self._prefix = client, topic, prefix
@@ -58,7 +60,7 @@ class RemoteLog:
         self._held_bytes = 0
         self.came = asyncio.Event()
         """Set when there may be something to read."""
-        self._is_followed = is_followed
+        self._is_followed, self._is_compacted = is_followed, is_compacted
 
     async def read(self, position: Position, entries_max: int, bytes_max: int) -> EntryBatch | None:
         """As `ManagedLedger.read`: up to the last message that the topic had when it was opened.
@@ -107,9 +109,10 @@ class RemoteLog:
                 subType=pb.CommandSubscribe.Exclusive,
                 durable=False,
                 force_topic_creation=False,
+                read_compacted=self._is_compacted,
                 # Brokers begin there or behind it: by their version, and with or without batches.
                 start_message_id=pb.MessageIdData(
-                    ledgerId=ledger_id & NO_ID, entryId=(entry_id - 1) & NO_ID
+                    ledgerId=ledger_id & NO_ID, entryId=max(entry_id - 1, -1) & NO_ID
                 ),
             )
         )

@@ -1,4 +1,4 @@
-"""What a consumer with ``readCompacted`` reads: the compacted ledger, and behind it the log."""
+"""What is read with ``readCompacted``: the compacted ledger, and behind it the log."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +10,7 @@ from magnetar.managed_ledger.cursor.ack_state import AckState
 from magnetar.managed_ledger.cursor.cursor import Cursor
 from magnetar.managed_ledger.entry_batch import EntryBatch
 from magnetar.managed_ledger.entry_cache import cut_to_bytes
+from magnetar.managed_ledger.managed_ledger_info import LedgerOffsets
 from magnetar.managed_ledger.position import EARLIEST, Position
 
 _AHEAD_BYTES: Final = 1024 * 1024
@@ -17,19 +18,14 @@ _AHEAD_BYTES: Final = 1024 * 1024
 
 
 @dataclass(slots=True, eq=False)
-class CompactedView:
-    """Source of entries and acknowledgments for one dispatcher; see `EntrySource`, `CursorView`.
+class CompactedLog:
+    """Source of entries, see `EntrySource`.
 
     Its answers are runs of entries that survived. A position that none of them has means the next.
     """
 
     log: ReadableLog
-    _cursor: Cursor
     _compacted: Callable[[], CompactedLedger | None]
-    # Where the subscription was asked to begin, and the cursor's mark-delete then.
-    _start: tuple[Position, Position] | None
-    # The mark-delete after the last acknowledgment: the cursor's may be where the log was trimmed.
-    _marked: Callable[[], Position]
     _of: CompactedLedger | None = field(default=None, init=False)
     _ahead: list[EntryBatch] = field(default_factory=list, init=False)  # read and not asked for yet
     _ahead_from: Position = field(default=EARLIEST, init=False)
@@ -38,6 +34,11 @@ class CompactedView:
     @property
     def last_confirmed(self) -> Position:
         return self.log.last_confirmed
+
+    @property
+    def offsets(self) -> LedgerOffsets:
+        """Of the log: the compacted ledger may begin before it."""
+        return self.log.offsets
 
     def _current(self, position: Position) -> CompactedLedger | None:
         """The compacted ledger if the position is to be read there."""
@@ -92,7 +93,16 @@ class CompactedView:
                 break
         return await self.log.read(position, entries_max, bytes_max)
 
-    # --- the cursor
+
+@dataclass(slots=True, eq=False)
+class CompactedView(CompactedLog):
+    """The same with the acknowledgments of one dispatcher, see `CursorView`."""
+
+    _cursor: Cursor
+    # Where the subscription was asked to begin, and the cursor's mark-delete then.
+    _start: tuple[Position, Position] | None
+    # The mark-delete after the last acknowledgment: the cursor's may be where the log was trimmed.
+    _marked: Callable[[], Position]
 
     @property
     def state(self) -> "CompactedView":

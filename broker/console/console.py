@@ -124,6 +124,10 @@ class Console:
         self._counts = MenuCounts(time.monotonic)
         self._pace = PollPace(time.monotonic())
 
+    async def close(self) -> None:
+        """Ends what is being read for pages to come."""
+        await self._counts.close()
+
     async def respond(self, request: Request, path: str) -> Response:
         """
         Args:

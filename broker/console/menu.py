@@ -79,6 +79,13 @@ class MenuCounts:
             await asyncio.wait({task}, timeout=_WAIT_S)
         return self._known.get(who, ({}, 0.0))[0]
 
+    async def close(self) -> None:
+        """Ends what is being read."""
+        reading = list(self._reading.values())
+        for task in reading:
+            task.cancel()
+        await asyncio.gather(*reading, return_exceptions=True)
+
     async def _read(self, who: str, source: Source) -> None:
         began_s = self._clock_s()
         try:

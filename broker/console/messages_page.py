@@ -29,7 +29,7 @@ from magnetar.broker.http.messaging.message_filter import FilterError, MessageFi
 
 MESSAGES: Final = 50
 """Of a page."""
-_SEARCHED: Final = ("position", "subscription", "filter", "id")
+_SEARCHED: Final = ("position", "subscription", "filter", "readCompacted", "id")
 """Parameters of a page that say what is read."""
 _SHOWN: Final = ("columns", "show", "all")
 """Those that say how it is shown."""
@@ -84,7 +84,8 @@ def asked_of(query: Mapping[str, str]) -> dict[str, str]:
     asked = {name: query.get(name, "") for name in _SEARCHED}
     if asked["id"] and not (asked["position"] or asked["subscription"]):
         asked["position"] = asked["id"]  # a link to a message stays one
-    asked["position"] = asked["position"] or ("earliest" if asked["filter"] else "latest")
+    is_search = asked["filter"] or asked["readCompacted"]
+    asked["position"] = asked["position"] or ("earliest" if is_search else "latest")
     return asked
 
 
@@ -176,6 +177,7 @@ async def _body(ask: Ask, search: Wanted, row: MessageRow, look: str, is_whole: 
     """Raises AdminError: it can't be read again."""
     if ask.contents == "full" and (is_whole or look in ("raw", "hex")):
         again = {"position": row.id, "limit": "1", "payload": "whole" if is_whole else "cut"}
+        again |= {name: search.query[name] for name in ("readCompacted",) if name in search.query}
         if look in ("raw", "hex"):
             again["raw"] = "true"
         found = await ask.source.messages(search.topic, again)

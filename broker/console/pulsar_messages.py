@@ -35,7 +35,13 @@ from magnetar.broker.http.messaging.message_follow import (
     lines_of,
 )
 from magnetar.broker.http.messaging.message_mask import names_of
-from magnetar.broker.http.messaging.message_search import MessageSearch, Place, Search, place_of
+from magnetar.broker.http.messaging.message_search import (
+    BEGINNING,
+    MessageSearch,
+    Place,
+    Search,
+    place_of,
+)
 from magnetar.broker.http.messaging.value_schemas import ValueSchemas
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.schema.definition import StoredSchema, definition_of, version_bytes
@@ -69,7 +75,8 @@ class PulsarMessages:
         """As the route answers. Raises AdminError."""
         with _told():
             matches = parse_filter(query.get("filter", ""))
-            async with self._log(topic) as found:
+            is_compacted = query.get("readCompacted") == "true"
+            async with self._log(topic, is_compacted=is_compacted) as found:
                 start = await self._start(topic, query, found.log, found.stats)
                 search = _search(start, matches, query)
                 is_place = query.get("subscription") or _timestamp(query)
@@ -115,7 +122,7 @@ class PulsarMessages:
 
     @asynccontextmanager
     async def _log(
-        self, topic: TopicPath, *, is_followed: bool = False
+        self, topic: TopicPath, *, is_followed: bool = False, is_compacted: bool = False
     ) -> AsyncIterator[_OpenedLog]:
         """With connections of its own, which end with it. Raises AdminError, BrokerError."""
         if topic.domain != "persistent":
@@ -124,8 +131,14 @@ class PulsarMessages:
         url = self._service_url or await self._broker_url(topic)
         async with ClusterClient(url, self._access, client_version=_VERSION) as client:
             name = TopicName.parse(str(topic))
-            prefix = READER_PREFIX
-            log = RemoteLog(client, name, _offsets(stats), prefix, is_followed=is_followed)
+            log = RemoteLog(
+                client,
+                name,
+                _offsets(stats),
+                READER_PREFIX,
+                is_followed=is_followed,
+                is_compacted=is_compacted,
+            )
             schemas = ValueSchemas(_Schemas(client))
             searching = MessageSearch(schemas, name, client.message_bytes_max)
             yield _OpenedLog(log, searching, stats)
@@ -151,6 +164,8 @@ class PulsarMessages:
         if timestamp := _timestamp(query):
             found = await get(self._api, f"{topic.rest}/messageid/{timestamp}")
             return Place((found["ledgerId"], found["entryId"]))
+        if query.get("readCompacted") == "true" and query.get("position") == "earliest":
+            return BEGINNING
         try:
             return place_of(query.get("position", "earliest"), log)
         except ValueError as error:

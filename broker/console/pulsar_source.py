@@ -343,6 +343,11 @@ class PulsarSource(Source):
             with suppress(AdminError):
                 await self._figures()
 
+    async def close(self) -> None:
+        if self._taking is not None:
+            self._taking.cancel()
+            await asyncio.wait({self._taking})
+
     async def audit(self) -> list[dict[str, Any]]:
         """Pulsar remembers no changes."""
         return []

@@ -451,10 +451,17 @@ def _subscribe(subject: Subject, value: Json) -> Call:
     return Call("PUT", subscription_path(subject.topic, name), command, body=body)
 
 
-def _message_id(text: str) -> tuple[int, int]:
+def _offload(subject: Subject, text: str) -> Call:
+    ledger_id, entry_id = _message_id(text, "value")
+    body = {"ledgerId": ledger_id, "entryId": entry_id, "partitionIndex": -1}
+    # Commands say how much is kept, not up to where it goes: none does the same.
+    return Call("PUT", f"{subject.path}/offload", "", body=body)
+
+
+def _message_id(text: str, field: str = "value.id") -> tuple[int, int]:
     ledger, mark, entry = text.partition(":")
     if not (mark and all(x.isascii() and x.isdecimal() and len(x) < 19 for x in (ledger, entry))):
-        raise ActionError("Message id: ledger:entry is needed, as 12:0", "value.id")
+        raise ActionError("Message id: ledger:entry is needed, as 12:0", field)
     return int(ledger), int(entry)
 
 
@@ -533,6 +540,17 @@ TOPIC_FORMS: Final[tuple[Action[Subject], ...]] = (
             f"{subject.path}/compaction",
             shlex.join(["magnetar", "topics", "compact", str(subject.topic)]),
         ),
+        tab="storage",
+    ),
+    Action(
+        "offload",
+        "Offload",
+        lambda _: (
+            "Closed ledgers before that message are copied to where the policy offloadPolicies "
+            "says; readers go on as before. The tab tells how it ended."
+        ),
+        _offload,
+        lambda _: {"type": "string", "title": "Before the message", "examples": ["12:0"]},
         tab="storage",
     ),
     Action(

@@ -100,6 +100,9 @@ async def console_app(
             )
         finally:
             watching.cancel()
+            await asyncio.wait({watching})
+            await console.close()
+            await source.close()
 
 
 async def _refused(request: Request, error: Exception) -> Response:

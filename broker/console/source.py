@@ -372,6 +372,9 @@ class Source:
     async def watch(self) -> None:
         """Do what has to be done all the time, for a console that runs: nothing here."""
 
+    async def close(self) -> None:
+        """End what is being read for pages to come: nothing here."""
+
     async def audit(self) -> list[dict[str, Any]]:
         """The last changes over HTTP, see the route ``audit``. Raises AdminError."""
         return list((await get(self.api, "audit", limit=200))["changes"])

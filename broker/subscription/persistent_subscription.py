@@ -220,7 +220,7 @@ class PersistentSubscription(Subscription):
         view = None
         if request.read_compacted:
             view = CompactedView(
-                *(self.log, self.cursor, self._compacted),
+                *(self.log, self._compacted, self.cursor),
                 *(self._start_position, lambda: self._marked),
             )
         self._compacted_view = view

@@ -32,6 +32,7 @@ from magnetar.broker.protocol.messages import (
     messages_of,
     open_entry,
 )
+from magnetar.managed_ledger.position import EARLIEST
 
 if TYPE_CHECKING:
     from magnetar.broker.http.messaging.value_schemas import ValueSchemas
@@ -77,6 +78,10 @@ class Place:
     def __str__(self) -> str:
         text = f"{self.position[0]}:{self.position[1]}"
         return f"{text}:{self.index}" if self.index else text
+
+
+BEGINNING: Final = Place(EARLIEST)
+"""Before all that a log has: what compaction left may be older than its first entry."""
 
 
 def place_of(text: str, log: Log) -> Place:

@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from magnetar.broker.compaction.compacted_view import CompactedLog
 from magnetar.broker.http.dependencies import Service, SubscriptionName, Topic
 from magnetar.broker.http.errors import ApiError, answer_for
 from magnetar.broker.http.messaging.message_filter import FilterError, parse_filter
@@ -24,7 +25,13 @@ from magnetar.broker.http.messaging.message_follow import (
     lines_of,
 )
 from magnetar.broker.http.messaging.message_mask import names_of
-from magnetar.broker.http.messaging.message_search import MessageSearch, Place, Search, place_of
+from magnetar.broker.http.messaging.message_search import (
+    BEGINNING,
+    MessageSearch,
+    Place,
+    Search,
+    place_of,
+)
 from magnetar.broker.http.middleware.audit import note_read
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
@@ -229,6 +236,9 @@ async def search(
     payload: _Payload = "cut",
     raw: _Raw = False,
     masked: _Masked = "",
+    readCompacted: Annotated[
+        bool, Query(description="Of what was compacted, only the newest message of each key")
+    ] = False,
 ) -> Response:
     """Stored messages from a position on, those that a filter finds. No cursor moves.
 
@@ -245,6 +255,8 @@ async def search(
         start = Place(_first_unacked(found, subscription))
     elif timestamp:
         start = Place(await _first_since(service, found.ledger, timestamp))
+    elif readCompacted and position == "earliest":
+        start = BEGINNING
     else:
         with answer_for(ValueError, 400):
             start = place_of(position, found.ledger)
@@ -254,7 +266,8 @@ async def search(
     schemas = request.app.state.rest_publishers.schemas
     searching = MessageSearch(schemas, topic, service.config.max_message_size)
     is_last = position == "latest" and not (subscription or timestamp)
-    work = (searching.last if is_last else searching.run)(found.ledger, wanted)
+    log = CompactedLog(found.ledger, lambda: found.compacted) if readCompacted else found.ledger
+    work = (searching.last if is_last else searching.run)(log, wanted)
     result = await _while_connected(request, work)
     if payload != "none":
         note_read(request.scope, result.messages)

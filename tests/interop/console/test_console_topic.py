@@ -1,12 +1,17 @@
 """The page of one topic, beside REST: its clients and its ledgers."""
 
+import asyncio
 import re
+import time
 from datetime import datetime
+from html import unescape
+from urllib.parse import unquote
 
 import httpx
 
-from tests.interop.console.visitor import rest
+from tests.interop.console.visitor import post, reason_of, rest
 from tests.official_client import client_of
+from tests.waiting import eventually
 
 
 async def test_ledgers_say_from_when_until_when_they_were_written(
@@ -44,3 +49,63 @@ async def test_a_producer_is_found_by_a_part_of_its_name(
         page = (await console.get(tab, params={"client": "R-2"})).text
         assert re.findall(r'<td class="n">(maker-\d+)', page) == ["maker-2", "maker-20"]
         assert "2 shown of 2, 21 in all" in page
+
+
+async def test_what_compaction_left_is_read_also_when_the_log_is_trimmed(
+    console: httpx.AsyncClient, admin_url: str, service_url: str
+) -> None:
+    topic = f"persistent/public/default/console-{time.time_ns()}"
+    tab = f"/console/topic/{topic}/messages"
+
+    async def values(**query: str) -> list[str]:
+        page = (await console.get(tab, params=query)).text
+        assert 'class="fail"' not in page
+        return re.findall(r'<td class="n"><code>(\w+)</code>', page)
+
+    with client_of(service_url) as client:
+        producer = client.create_producer(topic.replace("/", "://", 1), batching_enabled=False)
+        for number, key in enumerate("aabcb"):
+            producer.send(b"v%d" % number, partition_key=key)
+        producer.close()
+    async with httpx.AsyncClient(base_url=f"{admin_url}/admin/v2/") as client_:
+        assert (await client_.put(f"{topic}/compaction")).is_success
+        await eventually(lambda: _ended(admin_url, f"{topic}/compaction", "SUCCESS"))
+        assert await values(readCompacted="true") == ["v1", "v3", "v4"]
+        assert await values(readCompacted="true", filter='key = "b"') == ["v4"]
+        assert await values() == ["v0", "v1", "v2", "v3", "v4"]
+        assert (await client_.put(f"{topic}/unload")).is_success
+        async with asyncio.timeout(60):
+            while await values():
+                assert (await client_.post(f"{topic}/trim")).is_success
+    found = await values(readCompacted="true")
+    assert found == ["v1", "v3", "v4"]
+    page = (await console.get(tab, params={"readCompacted": "true"})).text
+    link = unescape(re.findall(r'<td class="nw"><a href="([^"]+)"', page)[0])
+    opened = (await console.get(f"{tab}{link}&show=raw")).text
+    assert ">v1</pre>" in opened
+    file = (await console.get(f"{tab}.ndjson", params={"readCompacted": "true"})).text
+    assert len(file.splitlines()) == len(found)
+
+
+async def _ended(admin_url: str, path: str, status: str) -> bool:
+    return bool((await rest(admin_url, path))["status"] == status)
+
+
+async def test_an_offload_is_asked_for_and_says_how_it_ended(
+    console: httpx.AsyncClient, admin_url: str, topic: str
+) -> None:
+    tab = f"/console/topic/{topic}/storage"
+    (asked,) = re.findall(r'do/offload\?value=([^"]+)"', (await console.get(tab)).text)
+    (last,) = (await rest(admin_url, f"{topic}/internalStats"))["ledgers"]
+    assert unquote(asked) == f"{last['ledgerId']}:0"
+    refused = await post(console, f"/console/topic/{topic}/do/offload", value="12")
+    assert (refused.status_code, reason_of(refused)) == (
+        400,
+        "Message id: ledger:entry is needed, as 12:0",
+    )
+    done = await post(console, f"/console/topic/{topic}/do/offload", value=unquote(asked))
+    assert done.headers["location"].endswith(f"topic/{topic}/storage")
+    # Neither server under test has a driver.
+    await eventually(lambda: _ended(admin_url, f"{topic}/offload", "ERROR"))
+    reason = (await rest(admin_url, f"{topic}/offload"))["lastError"]
+    assert f"the last one failed: {reason}" in unescape((await console.get(tab)).text)

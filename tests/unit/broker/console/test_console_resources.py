@@ -65,7 +65,12 @@ TYPED = {
     "force": "true",
     "adminRoles": "x, y",
 }
-EVERY = [(each, subject) for actions, subject in SUBJECTS for each in actions]
+EVERY = [
+    (each, subject)
+    for actions, subject in SUBJECTS
+    for each in actions
+    if each.key != "offload"  # commands take how much is kept, not the message
+]
 IDS = [f"{type(subject).__name__} {each.key}" for each, subject in EVERY]
 
 

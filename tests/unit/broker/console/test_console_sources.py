@@ -19,7 +19,7 @@ from magnetar.broker.console.snapshot import (
     suspects_of,
 )
 from magnetar.broker.console.topic_path import TopicPath
-from magnetar.broker.console.topic_view import topic_figures
+from magnetar.broker.console.topic_view import ClientQuery, topic_figures
 from magnetar.broker.http.server.app import create_app
 from magnetar.broker.index.history_answer import broker_history
 from tests.unit.broker.doubles import Broker
@@ -137,7 +137,7 @@ def test_what_pulsar_calls_none_is_no_type() -> None:
     """As of a subscription that the admin API created."""
     stats = {"orders": {"subscriptions": {"billing": {"type": "None", "msgBacklog": 1}}}}
     _, (row,), _ = rows_of([], {"b1:8080": stats})
-    figures = topic_figures(stats["orders"], {}, "")
+    figures = topic_figures(stats["orders"], {}, ClientQuery())
     assert (row["type"], figures.subscriptions[0].type) == ("", "")
 
 
