@@ -258,7 +258,7 @@ class CompactingBroker(Broker):
         log = self.log
         assert log is not None
         view = CompactedView(
-            *(log, self.cursor, lambda: self.compaction.current),
+            *(log, lambda: self.compaction.current, self.cursor),
             *(None, lambda: self.cursor.mark_delete),
         )
         found: Found = []

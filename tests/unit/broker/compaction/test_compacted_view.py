@@ -21,7 +21,7 @@ class Reader:
         self.marked = self.cursor.mark_delete
         compacted: Any = SimpleNamespace(horizon=horizon)
         self.view = CompactedView(
-            *(log, self.cursor, lambda: compacted),
+            *(log, lambda: compacted, self.cursor),
             *((start, self.marked), lambda: self.marked),
         )
 
