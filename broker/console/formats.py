@@ -75,6 +75,12 @@ def age(at_ms: float | None) -> str:
     return span(max(0.0, time.time() - at_ms / 1000)) if at_ms else _NOTHING
 
 
+def late(at_ms: float | None) -> str:
+    """Style of a text that tells how long ago a time was: of ten minutes, and of an hour."""
+    age_s = time.time() - at_ms / 1000 if at_ms else 0.0
+    return " ba" if age_s >= 3600 else " wa" if age_s >= 600 else ""
+
+
 def moment(at_ms: float | None) -> str:
     """A time in milliseconds since 1970 as ISO 8601 in UTC; the browser shows it in its zone."""
     if not at_ms:
@@ -133,6 +139,7 @@ FILTERS: Final[dict[str, Any]] = {
         span,
         milliseconds,
         age,
+        late,
         moment,
         segment,
         quoted,

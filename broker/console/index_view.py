@@ -102,6 +102,8 @@ class TopicRow:
     partitions: int
     """That the figures are of; 0: it has none, or is one."""
     trend: str
+    is_shrinking: bool
+    """Whether the backlog is."""
     caught_up: str
     idle_ms: int | None
     """Since when nothing was published, at the latest."""
@@ -131,6 +133,7 @@ def topic_rows(page: IndexPage) -> list[TopicRow]:
             subscriptions=each.get("subscriptionCount"),
             partitions=each.get("partitions") or 0,
             trend=trend(each.get("msgBacklogTrend")),
+            is_shrinking=_is_shrinking(each.get("msgBacklogTrend")),
             caught_up=caught_up(
                 each.get("msgBacklog"), each.get("msgBacklogTrend"), each.get("msgRateOut")
             ),
@@ -194,6 +197,8 @@ class BehindRow:
     backlog: int | None
     oldest_ms: int | None
     trend: str
+    is_shrinking: bool
+    """Whether the backlog is."""
     caught_up: str
     line: str
     """Its backlog in the last hour, a path; "": there is none."""
@@ -219,6 +224,7 @@ def _behind(row: Json) -> BehindRow:
         backlog=backlog,
         oldest_ms=row.get("earliestMsgPublishTimeInBacklog"),
         trend=trend(growth),
+        is_shrinking=_is_shrinking(growth),
         caught_up=caught_up(backlog, growth, rate_out),
         line=_line(row, "msgBacklog"),
         rate_out=rate_out,
@@ -246,6 +252,10 @@ def trend(growth: float | None) -> str:
     if is_steady(growth):
         return "steady"
     return f"{'+' if growth > 0 else '−'}{number(round(abs(growth) * 60))} /min"
+
+
+def _is_shrinking(growth: float | None) -> bool:
+    return growth is not None and growth < 0 and not is_steady(growth)
 
 
 def caught_up(backlog: int | None, growth: float | None, rate_out: float | None) -> str:

@@ -178,6 +178,18 @@ class Page:
     has_more: bool
 
 
+def _spaces_of(table: FigureTable, namespace: str) -> frozenset[int] | None:
+    """Numbers of a namespace, or of all namespaces of a tenant; None: of all."""
+    if not namespace:
+        return None
+    if "/" in namespace:
+        return frozenset({table.space_of.get(namespace, -1)})
+    prefix = f"{namespace}/"
+    return frozenset(
+        number for number, name in enumerate(table.space_names) if name.startswith(prefix)
+    )
+
+
 class PageScan:
     """Finds one page. Rows that change meanwhile count as they are when they are looked at."""
 
@@ -194,6 +206,7 @@ class PageScan:
         self._total = self._matching = 0
         self._counts = dict.fromkeys(views, 0)
         self._best: list[tuple[float, str, int]] | list[tuple[str, int]] = []
+        self._spaces = _spaces_of(table, query.namespace)
 
     def step(self) -> bool:
         """Look at the next rows; False: those were the last."""
@@ -201,9 +214,9 @@ class PageScan:
         slots = visible_slots(
             self._table, range(first, self._next), self._query.place_max, self._sight
         )
-        if namespace := self._query.namespace:
-            space, spaces = self._table.space_of.get(namespace, -1), self._table.spaces
-            slots = [slot for slot in slots if spaces[slot] == space]
+        if self._spaces is not None:
+            chosen_spaces, spaces = self._spaces, self._table.spaces
+            slots = [slot for slot in slots if spaces[slot] in chosen_spaces]
         self._total += self._count(slots)
         if text := self._query.text:
             slots = self._with_text(slots, text)

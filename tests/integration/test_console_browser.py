@@ -355,6 +355,7 @@ def test_a_topic_is_created_subscribed_and_deleted(browser: Browser, console: st
         page.get_by_label("Begins at").select_option("earliest")
         page.get_by_role("button", name="New subscription").click()
         expect(page.locator("main")).to_contain_text("late")
+        page.locator("main summary", has_text="More").click()
         page.get_by_role("link", name="Delete topic…").click()
         page.get_by_label("Type the name to confirm").fill("made <here>")
         page.get_by_role("button", name="Delete topic").click()

@@ -145,7 +145,9 @@ async def _asked(
     ] = None,
     after: Annotated[str | None, Query(description="`next` of the page before")] = None,
     limit: Annotated[int, Query(ge=1, le=_LIMIT_MAX, description="Rows of a page")] = 50,
-    namespace: Annotated[str, Query(description="Only of this one, `tenant/namespace`")] = "",
+    namespace: Annotated[
+        str, Query(description="Only of this one, `tenant/namespace`, or of a tenant")
+    ] = "",
     points: Annotated[
         int | None,
         Query(ge=2, le=_POINTS_MAX, description="Of each row's `history`"),

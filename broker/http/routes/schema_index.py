@@ -43,7 +43,9 @@ async def schemas_index(
     q: Annotated[str, Query(description="A part of the name, in any case of letters")] = "",
     after: Annotated[str, Query(description="`next` of the page before")] = "",
     limit: Annotated[int, Query(ge=1, le=_LIMIT_MAX, description="Rows of a page")] = 50,
-    namespace: Annotated[str, Query(description="Only of this one, `tenant/namespace`")] = "",
+    namespace: Annotated[
+        str, Query(description="Only of this one, `tenant/namespace`, or of a tenant")
+    ] = "",
 ) -> Response:
     """Topics that have a schema, in the order of names: type, newest version, compatibility.
 
@@ -51,7 +53,9 @@ async def schemas_index(
     `type` is null where the schema was deleted; versions count on there. `timestamp` is when the
     version was stored. Only topics that the caller may look up are there.
     """
-    spaces = await _namespaces(service) if not namespace else [namespace]
+    spaces = [namespace] if "/" in namespace else await _namespaces(service)
+    if namespace and "/" not in namespace:
+        spaces = [each for each in spaces if each.startswith(f"{namespace}/")]
     sight = None
     if (visitor := visitor_of(request, None, None)) is not None:
         assert service.access is not None

@@ -1,6 +1,7 @@
 """What pages show: numbers, sizes, spans, foreign text, charts, rows."""
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ from hypothesis import strategies as st
 from magnetar.broker.console import formats
 from magnetar.broker.console.charts import chart
 from magnetar.broker.console.finding_view import finding_rows
-from magnetar.broker.console.formats import ceiling, number, short, size, span, visible
-from magnetar.broker.console.index_view import behind_rows, caught_up, trend
+from magnetar.broker.console.formats import ceiling, late, number, short, size, span, visible
+from magnetar.broker.console.index_view import behind_rows, caught_up, topic_rows, trend
 from magnetar.broker.console.source import IndexPage
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.topic_view import (
@@ -40,6 +41,16 @@ def test_number(value: float | None, shown: str) -> None:
 )
 def test_short(value: float, shown: str) -> None:
     assert short(value) == shown
+
+
+def test_an_old_message_has_a_colour() -> None:
+    now_ms = time.time() * 1000
+    ages_s = (0, 590, 610, 3590, 3610)
+    assert [late(now_ms - age_s * 1000) for age_s in ages_s] == ["", "", " wa", " wa", " ba"]
+    assert late(None) == ""
+    rows = [{"topic": "persistent://a/b/t", "msgBacklogTrend": each} for each in (None, 0, 9, -9)]
+    shrinking = [each.is_shrinking for each in topic_rows(IndexPage(rows, 4, 4))]
+    assert shrinking == [False, False, False, True]
 
 
 def test_size() -> None:

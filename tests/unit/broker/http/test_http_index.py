@@ -88,6 +88,9 @@ async def test_pages_follow_each_other(broker: Broker) -> None:
     assert answer["total"] == 5
     answer = await ask(broker, "topics-index?namespace=t2/ns&sort=msgBacklog")
     assert names(answer) == ["t2/ns/d-partition-0", "t2/ns/e"]
+    assert await ask(broker, "topics-index?namespace=t2&sort=msgBacklog") == answer
+    assert (await ask(broker, "topics-index?namespace=t1"))["total"] == 3
+    assert (await ask(broker, "topics-index?namespace=t"))["total"] == 0
     sums = (await ask(broker, "namespaces-index"))["namespaces"]
     assert {name: each["topicCount"] for name, each in sums.items()} == {
         "t1/ns": 2,
