@@ -13,7 +13,7 @@ from magnetar.broker.console.formats import number, span
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.views import row_id
 from magnetar.broker.index.backlog_trend import catch_up_s, is_steady, keeps_up
-from magnetar.broker.index.history_answer import SAME_START_MS
+from magnetar.broker.index.history import SAME_START_MS
 
 if TYPE_CHECKING:
     from magnetar.broker.console.source import IndexPage, NamespaceSums

@@ -19,6 +19,8 @@ POINT_MS: Final = 10_000
 FINE_MS: Final = 600_000
 """What is older has a point every ``COARSE_MS``."""
 COARSE_MS: Final = 60_000
+SAME_START_MS: Final = 120_000
+"""Brokers that begin within it have begun together."""
 _SPARKLINE_MS: Final = 3_600_000
 _REPLACED_MAX: Final = 200
 """Rows that are exchanged at a point: half a millisecond."""

@@ -14,10 +14,8 @@ from magnetar.broker.index.figure_recorder import (
     TOTAL,
     FigureRecorder,
 )
-from magnetar.broker.index.history import History, Series
+from magnetar.broker.index.history import SAME_START_MS, History, Series
 
-SAME_START_MS: Final = 120_000
-"""Brokers that begin within it have begun together."""
 _ROWS_AT_ONCE: Final = 8
 _OF_TOPICS: Final = ("msgRateIn", "msgBacklog")
 """Of a list's rows."""
