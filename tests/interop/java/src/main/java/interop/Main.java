@@ -29,6 +29,7 @@ public final class Main {
         Acknowledging.list(scenarios);
         Reading.list(scenarios);
         Compaction.list(scenarios);
+        Transactions.list(scenarios);
         Topics.list(scenarios);
         Schemas.list(scenarios);
         Access.list(scenarios);

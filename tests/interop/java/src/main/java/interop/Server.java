@@ -22,15 +22,27 @@ final class Server implements AutoCloseable {
     private final String adminUrl;
     private final HttpClient http = HttpClient.newHttpClient();
 
+    private final String serviceUrl;
+
     Server(String serviceUrl, String adminUrl) throws Exception {
+        this.serviceUrl = serviceUrl;
+        this.client = builder().build();
+        this.adminUrl = adminUrl;
+    }
+
+    /** A client that begins transactions. */
+    PulsarClient withTransactions() throws Exception {
+        return builder().enableTransaction(true).build();
+    }
+
+    private ClientBuilder builder() throws Exception {
         ClientBuilder builder = PulsarClient.builder().serviceUrl(serviceUrl);
         if (AUTH_FOLDER != null) {
             builder.authentication(AuthenticationFactory.token(adminToken()))
                     .tlsTrustCertsFilePath(AUTH_FOLDER.resolve("authority.pem").toString())
                     .enableTlsHostnameVerification(true);
         }
-        this.client = builder.build();
-        this.adminUrl = adminUrl;
+        return builder;
     }
 
     String topic() {
