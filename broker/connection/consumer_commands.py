@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 from magnetar.broker.compaction.keyed_messages import last_kept_index
 from magnetar.broker.connection.consumer_sink import BinaryConsumerSink
 from magnetar.broker.connection.lookup_commands import parse_topic
-from magnetar.broker.connection.transaction_commands import NO_TRANSACTIONS
 from magnetar.broker.errors import (
     STORAGE_ERRORS,
     BrokerError,
@@ -37,6 +36,7 @@ from magnetar.broker.subscription.consumer import (
 )
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.broker.subscription.subscription import AckDone
+from magnetar.broker.topic.persistent_topic import NO_TRANSACTIONS
 from magnetar.broker.transaction.pending_acks import PendingAck
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.managed_ledger.cursor.ack_state import BATCH_WORDS_MAX, words_to_mask

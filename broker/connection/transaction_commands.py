@@ -18,6 +18,7 @@ from magnetar.broker.errors import (
     as_broker_error,
 )
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.topic.persistent_topic import NO_TRANSACTIONS
 from magnetar.broker.transaction.coordinator import Coordinator, as_signed
 from magnetar.broker.transaction.transaction_id import TransactionId
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from magnetar.broker.connection.connection import Connection
     from magnetar.broker.topic.topic import Topic
     from magnetar.broker.transaction.async_coordinator import OnAnswer
-
-NO_TRANSACTIONS: Final = "Transactions are not enabled on this broker"
 
 
 def _enabled(handler: Callable[[Connection, Any], None]) -> Callable[[Connection, Any], None]:

@@ -6,7 +6,8 @@ from typing import Final
 
 from magnetar.broker.transaction import transaction_records_pb2 as pb
 
-_GROUP: Final = struct.pack(">HH", 0x0E01, 1)
+GROUP: Final = struct.pack(">HH", 0x0E01, 1)
+"""In front of several records that are one entry, also in logs of pending acknowledgements."""
 
 
 def entry_records(entry: bytes) -> list[pb.TransactionRecord]:
@@ -15,11 +16,11 @@ def entry_records(entry: bytes) -> list[pb.TransactionRecord]:
     Raises:
         google.protobuf.message.DecodeError: it isn't an entry of such a log.
     """
-    if entry.startswith(_GROUP):
-        return list(pb.TransactionRecords.FromString(entry[len(_GROUP) :]).records)
+    if entry.startswith(GROUP):
+        return list(pb.TransactionRecords.FromString(entry[len(GROUP) :]).records)
     return [pb.TransactionRecord.FromString(entry)]
 
 
 def encode_group(records: Iterable[pb.TransactionRecord]) -> bytes:
     """One entry: all of the records are stored, or none."""
-    return _GROUP + pb.TransactionRecords(records=records).SerializeToString()
+    return GROUP + pb.TransactionRecords(records=records).SerializeToString()

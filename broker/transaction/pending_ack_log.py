@@ -6,7 +6,6 @@ what is pending; until that is done nothing is acknowledged in a transaction, an
 
 import asyncio
 import logging
-import struct
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
@@ -21,6 +20,7 @@ from magnetar.broker.errors import (
     ServiceNotReadyError,
     storage_errors,
 )
+from magnetar.broker.transaction.coordinator_records import GROUP
 from magnetar.broker.transaction.pending_acks import (
     AcknowledgeCommitted,
     AppendRecord,
@@ -49,8 +49,6 @@ _CURSOR: Final = "__pending_ack_state"
 _WITHOUT_HEADS: Final = HeadsInFront(0)
 _READ_ENTRIES: Final = 1_000
 _READ_BYTES: Final = 1 << 20
-_GROUP: Final = struct.Struct(">HH")
-_GROUP_MAGIC: Final = 0x0E01
 
 
 def pending_ack_log_name(topic_log: str, subscription: str) -> str:
@@ -385,8 +383,8 @@ class PendingAckLog:
 def _records(entry: bytes, where: str) -> Sequence[PendingAckRecord]:
     """Of an entry: one, or a group as Pulsar's brokers write them on request."""
     try:
-        if len(entry) >= _GROUP.size and _GROUP.unpack_from(entry)[0] == _GROUP_MAGIC:
-            return PendingAckRecords.FromString(entry[_GROUP.size :]).records
+        if entry.startswith(GROUP):
+            return PendingAckRecords.FromString(entry[len(GROUP) :]).records
         return [PendingAckRecord.FromString(entry)]
     except DecodeError as error:
         raise PersistenceError(f"{where}: not a record of acknowledgements: {error}") from error
