@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +18,8 @@ from pulsar import InitialPosition
 
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.bookie_client import BookieClient
+from magnetar.bookkeeper.bookie_protocol.config import ProtocolConfig
+from magnetar.bookkeeper.client.config import ClientConfig, ReadConfig
 from magnetar.bookkeeper.errors import (
     LedgerError,
     LedgerFencedError,
@@ -368,6 +371,32 @@ async def test_a_stopped_bookie_goes_on_and_nothing_is_written_again(apache: Apa
             last = ReadRequest(ledger.ledger_id, len(entries) - 1, 1, 1 << 20)
             await eventually(partial(has_entry, client, last))  # it may be behind
         assert await read_all(ledgers, ledger.ledger_id) == entries
+
+
+async def test_a_stopped_bookie_holds_up_one_read(apache: Apache) -> None:
+    """The first read that asks it waits for its time-out; those of other ledgers ask it last."""
+    entries = [b"%06d" % number for number in range(30)]
+    config = ClientConfig(reads=ReadConfig(reorder=True))
+    protocol = ProtocolConfig(read_timeout_s=1.0)
+    async with connect_ledgers(apache.uri, config=config, protocol=protocol) as ledgers:
+        by_first: defaultdict[str, list[int]] = defaultdict(list)  # which bookie is asked first
+        while all(len(ledger_ids) < 3 for ledger_ids in by_first.values()):
+            ledger = await ledgers.create(3, 3, 2)
+            await append_all(ledger, entries)
+            await ledger.close()
+            metadata = await ledgers.metadata(ledger.ledger_id)
+            assert metadata is not None
+            first = metadata.last_segment.bookies[ledger.ledger_id % 3]
+            by_first[first].append(ledger.ledger_id)
+        name = max(by_first, key=lambda each: len(by_first[each]))
+        stopped = apache.of(name)
+        suspend(stopped.pid)
+        try:
+            for ledger_id in by_first[name]:
+                assert await read_all(ledgers, ledger_id) == entries
+        finally:
+            os.kill(stopped.pid, signal.SIGCONT)
+        assert ledgers.client.replicas.metrics.fell_over == 1
 
 
 async def test_a_bookie_whose_disk_is_lost_doesnt_start(apache: Apache, tmp_path: Path) -> None:
