@@ -5,6 +5,7 @@ that doesn't come back, which the end of the loop, and of the interpreter, would
 """
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -35,6 +36,8 @@ class ProcessEndError(Exception):
 
 def run_server(serve: Callable[[], Coroutine[Any, Any, int]]) -> int:
     """Run ``serve`` on a loop; what it returns is the exit code of the process, which ends soon."""
+    gc.freeze()  # modules: no collection needs to walk them
+    gc.enable()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             code = runner.run(serve())
