@@ -14,6 +14,8 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from magnetar.broker.http.routing.route import declared_routes
+
 TAGS: Final = {
     "messages": "REST produce (Pulsar's) and REST consume (our own): messages without a client"
     " library. Send many per call: one call is one durable write.",
@@ -113,7 +115,7 @@ def complete_openapi(app: FastAPI) -> Callable[[], dict[str, Any]]:
                     title=app.title,
                     version=app.version,
                     description=app.description,
-                    routes=app.routes,
+                    routes=[each.declared for each in declared_routes(app)],
                     license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
                 )
                 _complete(document)

@@ -6,25 +6,29 @@ A route without a summary takes it from the docstring of its function, and its d
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypedDict, TypeVar, Unpack
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
-from starlette.routing import WebSocketRoute
+from starlette import routing
+from starlette.types import Scope
 
 from magnetar.broker.http.dependencies import BodyReader
 from magnetar.broker.http.responses import JsonResponse, TextResponse
 from magnetar.broker.http.routing.request_routing import RoutingMode as RoutingMode
 from magnetar.broker.http.routing.request_routing import send_to_owner
+from magnetar.broker.http.routing.route_call import RouteCall
 from magnetar.broker.http.routing.route_permissions import Access as Access
 from magnetar.broker.http.routing.route_permissions import authorize
 
 Statuses = Mapping[int, str | dict[str, Any]]
 """Answers by status: what one means, or FastAPI's whole description of it."""
-Endpoint = TypeVar("Endpoint", bound=Callable[..., Awaitable[Response | None]])
+_Function = Callable[..., Awaitable[Response | None]]
+Endpoint = TypeVar("Endpoint", bound=_Function)
 
 _SENT_BY_BUNDLE: Final = (RoutingMode.TOPIC, RoutingMode.ACQUIRE)
 _AUTHORITATIVE: Final = {
@@ -62,29 +66,73 @@ class RouteOptions(TypedDict, total=False):
     include_in_schema: bool
 
 
-class Route(APIRoute):
-    """A route that runs once its caller is known to be allowed, at the broker that serves it."""
+class Route(routing.Route):
+    """A route that runs once its caller is known to be allowed, at the broker that serves it.
 
-    access: Access
-    mode: RoutingMode
+    FastAPI reads its function with the first request, or when it is documented: to read those of
+    all routes takes a third of a second.
+    """
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        function: _Function,
+        options: dict[str, Any],
+        access: Access,
+        mode: RoutingMode,
+    ) -> None:
+        """``options``: ``APIRoute``'s."""
+        super().__init__(
+            path,
+            self._answer,
+            name=options["name"],
+            include_in_schema=options["include_in_schema"],
+        )
+        self.methods = {method}  # without HEAD
+        self.access, self.mode = access, mode
+        self._function, self._options = function, options
 
-        async def guarded(request: Request) -> Response:
-            if request.scope["app"].state.access is not None:
-                await authorize(request, self.access)
-            if self.mode is not RoutingMode.LOCAL:
-                await send_to_owner(request, self.mode)
-            return await handle(request)
+    @cached_property
+    def declared(self) -> APIRoute:
+        """What FastAPI knows of it."""
+        route = APIRoute(
+            self.path, self._function, methods=self.methods, response_model=None, **self._options
+        )
+        # FastAPI would repeat the summary from the docstring.
+        route.description = self._options["description"]
+        extra = self._options["openapi_extra"]
+        if "requestBody" not in extra:
+            route.openapi_extra = {**extra, **_body_of(route.dependant)}
+        return route
 
-        return guarded
+    @cached_property
+    def _call(self) -> RouteCall:
+        return RouteCall(self.declared.dependant)
+
+    def matches(self, scope: Scope) -> tuple[routing.Match, Scope]:
+        match, child_scope = super().matches(scope)
+        if match != routing.Match.NONE:
+            child_scope["route"] = self
+        return match, child_scope
+
+    async def _answer(self, request: Request) -> Response:
+        if request.scope["app"].state.access is not None:
+            await authorize(request, self.access)
+        if self.mode is not RoutingMode.LOCAL:
+            await send_to_owner(request, self.mode)
+        answer: Response | None = await self._call(request)
+        return self._nothing() if answer is None else answer
+
+    def _nothing(self) -> Response:
+        kind: type[Response] = self._options["response_class"]
+        return kind(None, status_code=self._options["status_code"])
 
 
 def declared_routes(app: FastAPI) -> Iterator[Route]:
     """All routes of HTTP, be they documented or not; REQUIRES: all were declared by ``Routes``."""
     for route in app.routes:
-        if not isinstance(route, WebSocketRoute):
+        if not isinstance(route, routing.WebSocketRoute):
             assert isinstance(route, Route), f"{route} declares nothing"
             yield route
 
@@ -110,14 +158,10 @@ class Routes:
         include_in_schema: bool = True,
     ) -> None:
         """Values for routes that don't name their own."""
-        self.router = APIRouter(
-            prefix=prefix,
-            tags=[tag] if tag else None,
-            route_class=Route,
-            include_in_schema=include_in_schema,
-        )
+        self.all: list[Route] = []
+        self._prefix, self._tags = prefix, [tag] if tag else []
         self._access, self._mode, self._statuses = access, mode, statuses
-        self._authoritative = authoritative
+        self._authoritative, self._include_in_schema = authoritative, include_in_schema
 
         self.get, self.put = self._decorator("GET"), self._decorator("PUT")
         self.post, self.delete = self._decorator("POST"), self._decorator("DELETE")
@@ -138,7 +182,7 @@ class Routes:
         self,
         method: str,
         path: str,
-        endpoint: Callable[..., Awaitable[Response | None]],
+        endpoint: _Function,
         summary: str,
         **options: Unpack[RouteOptions],
     ) -> None:
@@ -162,30 +206,26 @@ class Routes:
         if "empty" in options:
             responses[status] = {"description": options["empty"], **_shown("text/plain", "")}
             response_class = Response
-        self.router.add_api_route(
-            path,
-            endpoint,
-            methods=[method],
-            summary=summary or None,
-            name=options.get("name"),
-            status_code=status,
-            response_model=None,
-            response_class=options.get("response_class", response_class),
-            responses=responses,
-            include_in_schema=options.get("include_in_schema", True),
-        )
-        route = self.router.routes[-1]
-        assert isinstance(route, Route)
-        route.description = description  # FastAPI would repeat the summary from the docstring
-        route.access, route.mode = options.get("access", self._access), mode
         parameters = list(options.get("parameters", ()))
         by_mode = mode in _SENT_BY_BUNDLE if self._authoritative is None else self._authoritative
         if options.get("authoritative", by_mode):
             parameters.append(_AUTHORITATIVE)
-        route.openapi_extra = {
-            **({"parameters": parameters} if parameters else {}),
-            **options.get("body", _body_of(route.dependant)),
+        described = {
+            "tags": self._tags,
+            "summary": summary or None,
+            "description": description,
+            "name": options.get("name", endpoint.__name__),
+            "status_code": status,
+            "response_class": options.get("response_class", response_class),
+            "responses": responses,
+            "include_in_schema": options.get("include_in_schema", self._include_in_schema),
+            "openapi_extra": {
+                **({"parameters": parameters} if parameters else {}),
+                **options.get("body", {}),
+            },
         }
+        access = options.get("access", self._access)
+        self.all.append(Route(method, self._prefix + path, endpoint, described, access, mode))
 
 
 def _of_docstring(text: str) -> tuple[str, str]:

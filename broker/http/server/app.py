@@ -154,8 +154,7 @@ def create_app(service: BrokerService) -> FastAPI:
         metrics,
         documentation,
     ):
-        # As they are: ``include_router`` analyses each anew, a quarter of a second of every start.
-        app.router.routes.extend(module.routes.router.routes)
+        app.router.routes.extend(module.routes.all)
     app.router.routes.extend(_WEBSOCKETS)  # of those that WebSocketMiddleware serves, to be seen
     return app
 
