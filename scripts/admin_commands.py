@@ -280,7 +280,7 @@ def written() -> str:
     from magnetar.broker.http.server.app import create_app
 
     service: Any = SimpleNamespace(config=BrokerConfig(), access=None, schemas=None)
-    made = Commands(_NAMES.read_text(), create_app(service).openapi()).all()
+    made = Commands(_NAMES.read_text(), create_app(service).state.openapi()).all()
     return "{\n" + ",\n".join(_group_text(name, group) for name, group in made.items()) + "\n}\n"
 
 

@@ -46,7 +46,7 @@ def bodies() -> dict[tuple[str, str], Any]:
         config=BrokerConfig(), access=None, authenticator=None, schemas=None
     )
     found = {}
-    for path, methods in create_app(service).openapi()["paths"].items():
+    for path, methods in create_app(service).state.openapi()["paths"].items():
         for method, operation in methods.items():
             content = operation.get("requestBody", {}).get("content", {})
             example = content.get("application/json", {}).get("example")

@@ -36,7 +36,7 @@ def _lines() -> Iterator[str]:
         for method in route.methods or ()
     }
     by_tag: dict[str, list[tuple[str, str, dict[str, Any]]]] = defaultdict(list)
-    for method, path, operation in operations(app.openapi()):
+    for method, path, operation in operations(app.state.openapi()):
         by_tag[operation["tags"][0]].append((method, path, operation))
     yield _HEAD.rstrip("\n")
     for tag, text in TAGS.items():

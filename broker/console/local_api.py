@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import orjson
-from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from starlette.requests import ClientDisconnect
 
 from magnetar.broker.cluster.broker_client import BrokerCall, BrokerEndpoint
@@ -55,7 +54,7 @@ class LocalApi:
         answer = _Answer(content, self._left)
         scope = self._scope(method, path, encoded, bool(content))
         try:
-            await AsyncExitStackMiddleware(self._app.router)(scope, answer.receive, answer.send)
+            await self._app.router(scope, answer.receive, answer.send)
         except ClientDisconnect:
             raise
         except Exception as error:  # as the layers around the router do it
@@ -209,7 +208,7 @@ class _Pieces:
 
     async def run(self, router: ASGIApp, scope: Scope) -> None:
         try:
-            await AsyncExitStackMiddleware(router)(scope, self._receive, self._send)
+            await router(scope, self._receive, self._send)
         except Exception as error:
             if self.started.is_set():
                 logger.warning("an answer of %s broke off: %s", scope["path"], error)

@@ -41,7 +41,7 @@ from magnetar.metadata.errors import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from fastapi import FastAPI
+    from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
@@ -139,7 +139,7 @@ def response_of(error: Exception) -> Response:
     return error_response(500, f"Internal server error, see the broker's log for {request_id}")
 
 
-def _methods(app: FastAPI, request: Request) -> list[str]:
+def _methods(app: Starlette, request: Request) -> list[str]:
     """The methods of the path; the framework names one route's, and each has one."""
     asked = {key: request.scope[key] for key in ("type", "path", "root_path", "headers")}
     return [
@@ -152,7 +152,7 @@ def _methods(app: FastAPI, request: Request) -> list[str]:
     ]
 
 
-def install_error_handlers(app: FastAPI, redirection: Redirection) -> None:
+def install_error_handlers(app: Starlette, redirection: Redirection) -> None:
     """
     Args:
         redirection: where a request belongs that failed here; None: nowhere else.

@@ -11,10 +11,17 @@ from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Any, Final
 
-from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 
-from magnetar.broker.http.routing.route import declared_routes
+_DESCRIPTION: Final = """\
+The HTTP interface of Magnetar, compatible with Apache Pulsar's admin API v2, lookup, REST produce
+and WebSocket API; REST consume is Magnetar's own.
+
+Errors are JSON objects with the single field `reason`. Writes without a result answer 204.
+
+In a cluster a call about a topic or a bundle may be answered 307, with the same address at the
+broker that serves it; calls over many of them are answered 503 while one of those is silent."""
 
 TAGS: Final = {
     "messages": "REST produce (Pulsar's) and REST consume (our own): messages without a client"
@@ -101,28 +108,26 @@ _COMMON: Final = {
 }
 
 
-def complete_openapi(app: FastAPI) -> Callable[[], dict[str, Any]]:
-    """What ``app.openapi`` is to be replaced by: the document, made once, in a fifth of a second.
+class OpenApi:
+    """The document, made when it is asked for first, in half a second. Any thread may call it."""
 
-    Any thread may call it.
-    """
-    making = threading.Lock()
+    def __init__(self, version: str, routes: Callable[[], list[APIRoute]]) -> None:
+        self._version, self._routes = version, routes
+        self._making = threading.Lock()
+        self._document: dict[str, Any] = {}
 
-    def openapi() -> dict[str, Any]:
-        with making:
-            if app.openapi_schema is None:
-                document = get_openapi(
-                    title=app.title,
-                    version=app.version,
-                    description=app.description,
-                    routes=[each.declared for each in declared_routes(app)],
+    def __call__(self) -> dict[str, Any]:
+        with self._making:
+            if not self._document:
+                self._document = get_openapi(
+                    title="Magnetar",
+                    version=self._version,
+                    description=_DESCRIPTION,
+                    routes=self._routes(),
                     license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
                 )
-                _complete(document)
-                app.openapi_schema = document
-            return app.openapi_schema
-
-    return openapi
+                _complete(self._document)
+            return self._document
 
 
 def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:

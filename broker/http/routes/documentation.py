@@ -62,7 +62,7 @@ _POLICY: Final = (
 
 @routes.get("/openapi.json", "")
 async def description(request: Request) -> Response:
-    return await asyncio.to_thread(lambda: JsonResponse(request.app.openapi()))
+    return await asyncio.to_thread(lambda: JsonResponse(request.app.state.openapi()))
 
 
 @routes.get("/docs", "")

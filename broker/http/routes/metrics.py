@@ -16,6 +16,6 @@ _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 async def metrics(request: Request, service: Service) -> Response:
     app = request.app
     pieces = metrics_pieces(
-        service, app.state.http_figures, app.state.cache_rates, version=app.version
+        service, app.state.http_figures, app.state.cache_rates, version=app.state.version
     )
     return await in_pieces(request, pieces, _TYPE)

@@ -22,7 +22,7 @@ from magnetar.broker.protocol.topic_name import TopicName
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from fastapi import FastAPI
+    from starlette.applications import Starlette
 
     from magnetar.broker.service.access_control import AccessControl
     from magnetar.broker.service.broker_service import BrokerService
@@ -86,7 +86,7 @@ async def whoami(
     """
     if len(tenant) + len(namespace) + len(topic) > _ASKED_MAX:
         raise ApiError(400, f"More than {_ASKED_MAX} names")
-    app: FastAPI = request.app
+    app: Starlette = request.app
     rights = _Rights(app.state.access, request)
     resources = dict(_resources(tenant, namespace, topic, subscription))
     tenants, following = await _tenants(service, after)

@@ -11,10 +11,11 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypedDict, TypeVar, Unpack
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Request, Response
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette import routing
+from starlette.applications import Starlette
 from starlette.types import Scope
 
 from magnetar.broker.http.dependencies import BodyReader
@@ -129,7 +130,7 @@ class Route(routing.Route):
         return kind(None, status_code=self._options["status_code"])
 
 
-def declared_routes(app: FastAPI) -> Iterator[Route]:
+def declared_routes(app: Starlette) -> Iterator[Route]:
     """All routes of HTTP, be they documented or not; REQUIRES: all were declared by ``Routes``."""
     for route in app.routes:
         if not isinstance(route, routing.WebSocketRoute):

@@ -4,15 +4,18 @@ FastAPI reads what they ask for, once. Its own call does much more than our rout
 streams, models of answers, dependencies that end with the request) and took half of a small call.
 """
 
-from collections.abc import Mapping
-from typing import Any, Final, NoReturn
+from __future__ import annotations
 
-from fastapi._compat import ModelField
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
 from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
-from pydantic.fields import FieldInfo
 from starlette.datastructures import Headers, QueryParams
 from starlette.requests import Request
+
+if TYPE_CHECKING:
+    from fastapi._compat import ModelField
 
 _TEXTS: Final = (str, str | None)
 
@@ -73,7 +76,7 @@ class _Parameter:
     __slots__ = ("_field", "_is_list", "_is_text", "_place", "name")
 
     def __init__(self, field: ModelField, place: str) -> None:
-        info: FieldInfo = field.field_info
+        info = field.field_info
         self.name, self._field, self._place = field.name, field, place
         self._is_text = info.annotation in _TEXTS and not info.metadata
         self._is_list = info.annotation in (list[str], list[str] | None)

@@ -1,4 +1,4 @@
-"""The HTTP face of a broker: one FastAPI application, one router per resource."""
+"""The HTTP face of a broker: one application, one list of routes per resource."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
 
 from magnetar.broker.http.errors import install_error_handlers
@@ -21,8 +21,7 @@ from magnetar.broker.http.middleware.forwarded_scheme import ForwardedSchemeMidd
 from magnetar.broker.http.middleware.origin_middleware import OriginMiddleware
 from magnetar.broker.http.middleware.origin_settings import site_check
 from magnetar.broker.http.middleware.request_context import HttpMetrics, RequestContextMiddleware
-from magnetar.broker.http.openapi import complete_openapi
-from magnetar.broker.http.responses import JsonResponse
+from magnetar.broker.http.openapi import OpenApi
 from magnetar.broker.http.routes import (
     anti_affinity,
     audit,
@@ -65,6 +64,7 @@ from magnetar.broker.http.routes import (
     whoami,
 )
 from magnetar.broker.http.routing.redirects import redirection
+from magnetar.broker.http.routing.route import declared_routes
 from magnetar.broker.http.websocket.middleware import WebSocketMiddleware
 from magnetar.broker.http.websocket.pattern import TopicChanges
 from magnetar.broker.http.websocket.routes import unknown_route, websocket_routes
@@ -73,14 +73,6 @@ if TYPE_CHECKING:
     from magnetar.broker.service.broker_service import BrokerService
 
 _WEBSOCKETS = (*websocket_routes(), unknown_route())
-_DESCRIPTION = """\
-The HTTP interface of Magnetar, compatible with Apache Pulsar's admin API v2, lookup, REST produce
-and WebSocket API; REST consume is Magnetar's own.
-
-Errors are JSON objects with the single field `reason`. Writes without a result answer 204.
-
-In a cluster a call about a topic or a bundle may be answered 307, with the same address at the
-broker that serves it; calls over many of them are answered 503 while one of those is silent."""
 
 
 def product_version() -> str:
@@ -90,21 +82,14 @@ def product_version() -> str:
         return "0.1.0"
 
 
-def create_app(service: BrokerService) -> FastAPI:
+def create_app(service: BrokerService) -> Starlette:
     """The application that serves ``service``; nothing runs before the first request."""
-    app = FastAPI(
-        title="Magnetar",
-        version=product_version(),
-        description=_DESCRIPTION,
-        default_response_class=JsonResponse,
-        redirect_slashes=False,
-        openapi_url=None,  # routes/documentation.py, made in a thread
-        docs_url=None,  # the same, without assets from elsewhere
-        redoc_url=None,
-        # Else every request asks for listeners; metrics.py tells all that we have to tell.
-        telemetry={"tracing": False, "metrics": False, "logs": False},
+    app = Starlette()
+    app.router.redirect_slashes = False
+    app.state.version = product_version()
+    app.state.openapi = OpenApi(
+        app.state.version, lambda: [route.declared for route in declared_routes(app)]
     )
-    app.openapi = complete_openapi(app)  # type: ignore[method-assign] # FastAPI's documented way
     app.state.audit_log = AuditLog()
     attach(app, service)
     app.state.http_figures = HttpMetrics()
@@ -159,7 +144,7 @@ def create_app(service: BrokerService) -> FastAPI:
     return app
 
 
-def attach(app: FastAPI, service: BrokerService) -> None:
+def attach(app: Starlette, service: BrokerService) -> None:
     """From now on routes serve this one, with nothing of what they knew of another."""
     app.state.service = service
     app.state.rest_publishers = RestPublishers(service)
@@ -170,7 +155,7 @@ def attach(app: FastAPI, service: BrokerService) -> None:
     app.state.audit_log.clear()
 
 
-def _add_layers(app: FastAPI, service: BrokerService) -> None:
+def _add_layers(app: Starlette, service: BrokerService) -> None:
     """The layers that every request passes, innermost first."""
     config = service.config
     app.add_middleware(

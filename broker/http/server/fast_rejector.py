@@ -19,7 +19,7 @@ from magnetar.broker.errors import BrokerError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from fastapi import FastAPI
+    from starlette.applications import Starlette
     from starlette.responses import Response
 
     from magnetar.broker.auth.provider_chain import Credentials
@@ -114,7 +114,7 @@ class FastRejector:
         return response.status_code, b"\r\n".join(lines), b"\r\n".join(rest)
 
 
-def fast_rejector(app: FastAPI, config: BrokerConfig) -> FastRejector | None:
+def fast_rejector(app: Starlette, config: BrokerConfig) -> FastRejector | None:
     """None: other layers have to see every request."""
     authenticator = app.state.service.authenticator
     is_counted = config.http_requests_limit_enabled or config.max_concurrent_http_requests > 0

@@ -18,7 +18,7 @@ from magnetar.broker.listener.tls import TlsListener, listening_socket
 if TYPE_CHECKING:
     import socket
 
-    from fastapi import FastAPI
+    from starlette.applications import Starlette
 
     from magnetar.broker.config import BrokerConfig
 
@@ -28,7 +28,7 @@ SHUTDOWN_S = 2
 class HttpServer:
     """Serves an app until ``close``; ``start`` returns the port."""
 
-    def __init__(self, app: FastAPI, config: BrokerConfig) -> None:
+    def __init__(self, app: Starlette, config: BrokerConfig) -> None:
         self._app = app
         self._config = config
         self._server: uvicorn.Server | None = None

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import httpx
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from tests.unit.broker.doubles import Broker
 
@@ -41,7 +41,7 @@ async def authorized_broker(**settings: object) -> AsyncIterator[Broker]:
         await broker.close()
 
 
-def acting_as(app: FastAPI, role: str | None, original: str | None = None) -> Any:
+def acting_as(app: Starlette, role: str | None, original: str | None = None) -> Any:
     """The application behind an authentication that always finds the same role."""
 
     async def layer(scope: Any, receive: Any, send: Any) -> None:
@@ -55,6 +55,6 @@ def acting_as(app: FastAPI, role: str | None, original: str | None = None) -> An
     return layer
 
 
-def client_of(app: FastAPI, role: str | None, original: str | None = None) -> httpx.AsyncClient:
+def client_of(app: Starlette, role: str | None, original: str | None = None) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(acting_as(app, role, original), raise_app_exceptions=False)
     return httpx.AsyncClient(transport=transport, base_url="http://localhost")

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from magnetar.broker.auth.authorization import Caller, Permission, Resource
 from magnetar.broker.config import BrokerConfig
@@ -44,19 +44,19 @@ class Nobody:
         return True
 
 
-def make_app(access: Any = None) -> FastAPI:
+def make_app(access: Any = None) -> Starlette:
     """The application without a service: enough for what is decided before one is asked."""
     parts = {"config": BrokerConfig(), "access": access, "authenticator": None, "schemas": None}
     service: Any = SimpleNamespace(**parts)
     return create_app(service)
 
 
-def documented(app: FastAPI) -> list[tuple[str, str]]:
+def documented(app: Starlette) -> list[tuple[str, str]]:
     """(method, template) of all documented routes."""
-    return [(method.upper(), path) for method, path, _ in operations(app.openapi())]
+    return [(method.upper(), path) for method, path, _ in operations(app.state.openapi())]
 
 
-def declared(app: FastAPI) -> dict[tuple[str, str], Access]:
+def declared(app: Starlette) -> dict[tuple[str, str], Access]:
     """(method, template) -> who may use it; what a path answers to first."""
     found: dict[tuple[str, str], Access] = {}
     for route in declared_routes(app):

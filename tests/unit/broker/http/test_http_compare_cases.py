@@ -9,7 +9,8 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI, Request
+from fastapi import Request
+from starlette.applications import Starlette
 
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.http.errors import ApiError
@@ -43,7 +44,7 @@ def areas(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.fixture
-def app() -> FastAPI:
+def app() -> Starlette:
     service: Any = SimpleNamespace(
         config=BrokerConfig(), access=None, authenticator=None, schemas=None
     )
@@ -51,7 +52,7 @@ def app() -> FastAPI:
 
 
 async def test_every_route_is_compared(
-    areas: list[Any], app: FastAPI, monkeypatch: pytest.MonkeyPatch
+    areas: list[Any], app: Starlette, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: set[str] = set()
 
@@ -67,7 +68,7 @@ async def test_every_route_is_compared(
         for area in areas:
             for method, path, _, _ in area.requests("tenant"):
                 await client.request(method, path)
-    routes = {f"{method.upper()} {path}" for method, path, _ in operations(app.openapi())}
+    routes = {f"{method.upper()} {path}" for method, path, _ in operations(app.state.openapi())}
     assert len(asked) > 300
     left = sorted(route for route in routes - asked if not NOT_ASKED.fullmatch(route))
     assert left == [], "add a case to scripts/http_cases, or say here why it can't be asked"
@@ -103,7 +104,7 @@ def test_statistics_differ_only_where_they_do(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_is_wrong_changes_nothing_of_others(
-    monkeypatch: pytest.MonkeyPatch, app: FastAPI
+    monkeypatch: pytest.MonkeyPatch, app: Starlette
 ) -> None:
     """The servers that are compared are shared: only the run's own tenant may change.
 
@@ -111,7 +112,7 @@ def test_what_is_wrong_changes_nothing_of_others(
     """
     monkeypatch.syspath_prepend(SCRIPTS)
     every_route = importlib.import_module("http_cases.every_route")
-    cases = every_route.requests("own-tenant", app.openapi())
+    cases = every_route.requests("own-tenant", app.state.openapi())
     assert len(cases) > 2000
     mine = re.compile(r"/own-tenant(/|\?|$)|/(nosuchtenant|nowhere|nope|some-[a-z_]+)(/|\?|$)")
     refused = [body for body in every_route.WRONG_BODIES.values() if body is not None]

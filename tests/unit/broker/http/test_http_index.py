@@ -142,7 +142,7 @@ async def test_what_cannot_be_answered_is_refused(broker: Broker, query: str) ->
 
 
 def test_views_are_documented() -> None:
-    document = make_app().openapi()
+    document = make_app().state.openapi()
     for path, views in (("topics", TOPIC_VIEWS), ("subscriptions", SUBSCRIPTION_VIEWS)):
         operation = document["paths"][f"/admin/v2/{path}-index"]["get"]
         said = next(each for each in operation["parameters"] if each["name"] == "view")

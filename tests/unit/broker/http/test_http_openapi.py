@@ -15,7 +15,7 @@ from magnetar.broker.http.server.app import create_app
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
     service: Any = SimpleNamespace(config=BrokerConfig(), access=None, schemas=None)
-    made: dict[str, Any] = create_app(service).openapi()
+    made: dict[str, Any] = create_app(service).state.openapi()
     return made
 
 

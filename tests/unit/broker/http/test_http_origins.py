@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from magnetar.broker.http.server.app import create_app
 from tests.unit.broker.doubles import Broker
@@ -17,14 +17,14 @@ FOREIGN = [{"Origin": "http://evil.test"}, {"Sec-Fetch-Site": "cross-site"}]
 
 
 @pytest.fixture
-async def app() -> AsyncIterator[FastAPI]:
+async def app() -> AsyncIterator[Starlette]:
     """As a broker starts by default: on loopback, without authentication."""
     broker = await Broker().start()
     yield create_app(broker.service)
     await broker.close()
 
 
-async def test_requests(app: FastAPI) -> None:
+async def test_requests(app: Starlette) -> None:
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         for path in ("/", "/metrics", "/admin/v2/clusters", SKIP, STOP, "/topics/x"):
@@ -40,7 +40,7 @@ async def test_requests(app: FastAPI) -> None:
 @pytest.mark.parametrize(
     ("headers", "status"), [*((x, 403) for x in FOREIGN), ({"Host": "evil.test"}, 421)]
 )
-async def test_websockets(app: FastAPI, headers: dict[str, str], status: int) -> None:
+async def test_websockets(app: Starlette, headers: dict[str, str], status: int) -> None:
     sent: list[Any] = []
 
     async def receive() -> dict[str, Any]:
