@@ -118,7 +118,7 @@ def main() -> int:
         parser.error("the spread of A against itself needs two pairs")
     with tempfile.TemporaryDirectory(prefix="magnetar-compare-") as name:
         folder = Path(name)
-        trees = [_check_out(commit, folder) for commit in (options.a, options.b)]
+        trees = [check_out(commit, folder) for commit in (options.a, options.b)]
         measure = partial(_measure, folder, loads=options.loads, seconds=options.seconds)
         pairs = []
         for number in range(options.pairs):
@@ -135,7 +135,7 @@ def main() -> int:
     return int(not all(row.is_held for row in rows))
 
 
-def _check_out(commit: str, folder: Path) -> Path:
+def check_out(commit: str, folder: Path) -> Path:
     """The tree of a commit, in a folder that bears its short name."""
     name = _git("rev-parse", "--short", "--verify", f"{commit}^{{commit}}").decode().strip()
     tree = folder / name
