@@ -6,6 +6,7 @@ import httpx
 from fastapi.dependencies.models import Dependant
 
 from magnetar.broker.http.routing.route import declared_routes
+from magnetar.broker.http.routing.route_call import RouteCall
 from magnetar.broker.http.server.app import create_app
 from tests.unit.broker.doubles import Broker
 
@@ -36,6 +37,14 @@ async def test_calls_about_topics_are_refused_while_the_broker_starts() -> None:
         assert (await client.get(path)).status_code == 503
         await broker.start()
         assert (await client.get(path)).status_code == 404
+    await broker.close()
+
+
+async def test_every_route_can_be_called() -> None:
+    """It asks for nothing that only FastAPI's own call gives."""
+    broker = await Broker().start()
+    for route in declared_routes(create_app(broker.service)):
+        RouteCall(route.declared.dependant)
     await broker.close()
 
 
