@@ -28,6 +28,7 @@ class ClientConsumer:
         self.permits = 0
         """Messages that may come; never fewer than the broker believes."""
         self.topic = name
+        self.subscription_name = ""
         self._connection, self._sink = connection, sink
         self._id = connection.next_id()
         self._acks: set[asyncio.Future[Any]] = set()
@@ -45,6 +46,7 @@ class ClientConsumer:
     async def subscribe(self, command: pb.CommandSubscribe) -> None:
         """Raises BrokerError. The topic, and what ids there are, are filled in."""
         command.topic, command.consumer_id = str(self.topic), self._id
+        self.subscription_name = command.subscription
         await self._connection.register(CONSUMER, self._id, self, command)
 
     # --- what comes
@@ -96,6 +98,26 @@ class ClientConsumer:
         answer = self._connection.begin(ack)  # now: the consumer may be closed in this turn
         self._acks.add(answer)
         answer.add_done_callback(self._on_acked)
+
+    async def acknowledge_in(
+        self,
+        transaction: tuple[int, int],
+        message_ids: Iterable[pb.MessageIdData],
+        *,
+        cumulative: bool,
+    ) -> None:
+        """Acknowledge in a transaction, which has the subscription already. Raises BrokerError."""
+        kinds = pb.CommandAck
+        most, least = transaction
+        await self._connection.call(
+            pb.CommandAck(
+                consumer_id=self._id,
+                ack_type=kinds.Cumulative if cumulative else kinds.Individual,
+                message_id=message_ids,
+                txnid_most_bits=most,
+                txnid_least_bits=least,
+            )
+        )
 
     def _on_acked(self, answer: asyncio.Future[Any]) -> None:
         self._acks.discard(answer)

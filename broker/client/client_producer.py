@@ -42,7 +42,8 @@ class ClientProducer:
         self.producer_name = ""
         self.schema_version: int | None = None
         self.last_sequence_id = -1
-        self._connection, self._name = connection, name
+        self.topic = name
+        self._connection = connection
         self._id = connection.next_id()
         # Entries under way, as sent: sequence id, whom to tell, and the index in its call.
         self._waiting: deque[tuple[int, PublishCallback, int]] = deque()
@@ -61,14 +62,14 @@ class ClientProducer:
             BrokerError: as that broker says, or it is gone.
         """
         command = pb.CommandProducer(
-            topic=str(self._name),
+            topic=str(self.topic),
             producer_id=self._id,
             producer_name=producer_name or None,
             user_provided_producer_name=not generated,
             encrypted=encrypted,
         )
         if schema is not None:
-            fill_wire(command.schema, self._name.local, schema)
+            fill_wire(command.schema, self.topic.local, schema)
         answer = await self._connection.register(PRODUCER, self._id, self, command)
         self.producer_name, self.last_sequence_id = answer.producer_name, answer.last_sequence_id
         self.schema_version = parse_version(answer.schema_version) if schema is not None else None
@@ -82,8 +83,8 @@ class ClientProducer:
         """
         if schema is None:
             return None
-        command = pb.CommandGetOrCreateSchema(topic=str(self._name))
-        fill_wire(command.schema, self._name.local, schema)
+        command = pb.CommandGetOrCreateSchema(topic=str(self.topic))
+        fill_wire(command.schema, self.topic.local, schema)
         return parse_version((await self._connection.call(command)).schema_version)
 
     async def ready(self) -> None:

@@ -69,6 +69,9 @@ def encode_send(producer_id: int, metadata: pb.MessageMetadata, body: bytes) -> 
         send.highest_sequence_id = metadata.highest_sequence_id
     if metadata.num_chunks_from_msg > 1:
         send.is_chunk = True
+    if metadata.HasField("txnid_most_bits"):
+        send.txnid_most_bits = metadata.txnid_most_bits
+        send.txnid_least_bits = metadata.txnid_least_bits
     return encode(send, body)
 
 
@@ -143,9 +146,15 @@ def _refusal(answer: Any) -> Refusal | None:
     match answer:
         case pb.CommandError():
             return Refusal(answer.error, answer.message)
-        case pb.CommandAckResponse() | pb.CommandEndTxnOnPartitionResponse() if answer.HasField(
-            "error"
-        ):
+        case (
+            pb.CommandAckResponse()
+            | pb.CommandTcClientConnectResponse()
+            | pb.CommandNewTxnResponse()
+            | pb.CommandAddPartitionToTxnResponse()
+            | pb.CommandAddSubscriptionToTxnResponse()
+            | pb.CommandEndTxnResponse()
+            | pb.CommandEndTxnOnPartitionResponse()
+        ) if answer.HasField("error"):
             return Refusal(answer.error, answer.message)
         case pb.CommandGetOrCreateSchemaResponse() if answer.HasField("error_code"):
             return Refusal(answer.error_code, answer.error_message)

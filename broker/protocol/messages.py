@@ -85,6 +85,8 @@ class OutgoingMessage:
     """Set: the payload is compressed and encrypted already; its keys and how it was made."""
     is_value: bool = False
     """The payload is stored as it is; else it may be a text that a schema makes into one."""
+    transaction: tuple[int, int] | None = None
+    """Coordinator and sequence of a `TransactionId`; one for all messages of a batch."""
 
 
 def open_entry(body: bytes | memoryview) -> tuple[pb.MessageMetadata, memoryview]:
@@ -283,6 +285,8 @@ def _start_metadata(
         metadata.replicate_to.extend(message.replicate_to)
     if message.schema_version:
         metadata.schema_version = message.schema_version
+    if message.transaction is not None:
+        metadata.txnid_most_bits, metadata.txnid_least_bits = message.transaction
     return metadata
 
 
