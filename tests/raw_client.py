@@ -46,7 +46,11 @@ class RawClient:
         self.request_ids = itertools.count(1)
         self.answers_pings = True
         if connect:
-            self.connected = self.connect()
+            try:
+                self.connected = self.connect()
+            except BaseException:
+                self.close()
+                raise
 
     def __enter__(self) -> "RawClient":
         return self
