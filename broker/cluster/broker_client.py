@@ -23,6 +23,7 @@ from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.bundles.errors import BundleBusyError, BundleError
 from magnetar.bundles.lookup import BrokerLookup
 from magnetar.bundles.ownership import OWNERS_ROOT, Redirect
+from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
     import httpx
@@ -214,7 +215,10 @@ class BrokerClient:
                 path = topic_path(name).replace("/admin/v2/", "/lookup/v2/topic/", 1)
                 with suppress(_MovedError):
                     await self.ask(peer, BrokerCall("GET", path))
-            found = await self.other_owner(await service.bundles.bundle_of(str(name)))
+            try:
+                found = await self.other_owner(await service.bundles.bundle_of(str(name)))
+            except (BundleError, MetadataError) as error:
+                raise ServiceNotReadyError(str(error)) from error
             if found is not None:
                 return found
         raise ServiceNotReadyError(f"{name} is just changing its broker: ask again")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -51,14 +52,16 @@ class BrokerConnections:
     def __init__(self, service: BrokerService) -> None:
         self._service = service
         self._connections: dict[str, AsyncClientConnection] = {}
+        self._connecting = defaultdict[str, asyncio.Lock](asyncio.Lock)
 
     async def to(self, peer: BrokerLookup) -> AsyncClientConnection:
         """Raises BrokerError, as ``connect_to_broker``."""
         name = peer.broker_url or peer.broker_url_tls or ""
-        known = self._connections.get(name)
-        if known is None or known.closed:
-            known = self._connections[name] = await connect_to_broker(self._service, peer)
-        return known
+        async with self._connecting[name]:
+            known = self._connections.get(name)
+            if known is None or known.closed:
+                known = self._connections[name] = await connect_to_broker(self._service, peer)
+            return known
 
     def pause(self) -> None:
         for connection in self._connections.values():

@@ -25,6 +25,7 @@ from magnetar.broker.connection.lookup_commands import (
     reply_lookup_error,
 )
 from magnetar.broker.connection.receive_buffer import PauseReason
+from magnetar.broker.connection.transaction_commands import refuse_end
 from magnetar.broker.errors import AuthorizationError, BrokerError, as_broker_error
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import MalformedFrameError
@@ -170,8 +171,12 @@ RULES: Final[dict[int, CommandRule]] = {
         _refuse_with(pb.CommandGetOrCreateSchemaResponse),
     ),
     # Between brokers
-    _C.END_TXN_ON_PARTITION: CommandRule(_superuser_needs, "end transactions"),
-    _C.END_TXN_ON_SUBSCRIPTION: CommandRule(_superuser_needs, "end transactions"),
+    _C.END_TXN_ON_PARTITION: CommandRule(
+        _superuser_needs, "end transactions", refuse_end(pb.CommandEndTxnOnPartitionResponse)
+    ),
+    _C.END_TXN_ON_SUBSCRIPTION: CommandRule(
+        _superuser_needs, "end transactions", refuse_end(pb.CommandEndTxnOnSubscriptionResponse)
+    ),
 }
 
 

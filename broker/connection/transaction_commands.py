@@ -146,6 +146,21 @@ def _answer(connection: Connection, reply: Any) -> OnAnswer:
 # To the owner of a topic
 
 
+def refuse_end(kind: type[Any]) -> Callable[[Connection, Any, BrokerError], None]:
+    """Answers a sender that is no superuser, in Pulsar's words."""
+
+    def refuse(connection: Connection, command: Any, _: BrokerError) -> None:
+        reply, transaction = _filled(kind, command), _end_of(command)[0]
+        reply.error = pb.NotAllowedError
+        reply.message = (
+            f"TC client ({_role(connection)}) is not a super user, and is not allowed to operate on"
+            f" transaction {transaction}"
+        )
+        connection.send(reply)
+
+    return refuse
+
+
 def on_end_on_partition(connection: Connection, command: pb.CommandEndTxnOnPartition) -> None:
     transaction, low_watermark, commit = _end_of(command)
     connection.run(

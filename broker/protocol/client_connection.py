@@ -154,6 +154,7 @@ def _refusal(answer: Any) -> Refusal | None:
             | pb.CommandAddSubscriptionToTxnResponse()
             | pb.CommandEndTxnResponse()
             | pb.CommandEndTxnOnPartitionResponse()
+            | pb.CommandEndTxnOnSubscriptionResponse()
         ) if answer.HasField("error"):
             return Refusal(answer.error, answer.message)
         case pb.CommandGetOrCreateSchemaResponse() if answer.HasField("error_code"):

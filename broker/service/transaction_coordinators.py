@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from magnetar.broker.cluster.broker_client import CALLER
 from magnetar.broker.cluster.broker_connection import BrokerConnections
 from magnetar.broker.errors import (
     AlreadyExistsError,
@@ -20,6 +21,7 @@ from magnetar.broker.errors import (
 )
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.service.access_control import roles_of
 from magnetar.broker.topic.persistent_topic import ledger_config
 from magnetar.broker.transaction.async_coordinator import AsyncCoordinator
 from magnetar.broker.transaction.coordinator import UINT64, Coordinator
@@ -45,7 +47,9 @@ class TransactionCoordinators:
         self._open: dict[int, AsyncCoordinator] = {}
         self._opening: dict[int, asyncio.Task[None]] = {}
         self._connections = BrokerConnections(service)
-        self._connecting = asyncio.Lock()
+        proxies = roles_of(service.config.proxy_roles)
+        superusers = roles_of(service.config.super_user_roles)
+        self._superuser = next((role for role in superusers if role not in proxies), None)
 
     async def create_topic(self) -> None:
         """Store how many coordinators the cluster has, unless that is stored."""
@@ -171,10 +175,12 @@ class TransactionCoordinators:
     ) -> None:
         """Here, or by the command where the topic is."""
         name = TopicName.parse(topic)
+        # Not that of an HTTP request which ends the transaction: superusers alone may do this. A
+        # proxy's role can't speak for itself.
+        CALLER.set(self._superuser)
         peer = await self._service.broker_client.serving(name)
         if peer is not None:
-            async with self._connecting:  # one connection to each broker
-                connection = await self._connections.to(peer)
+            connection = await self._connections.to(peer)
             await connection.call(command)
             return
         with suppress(TopicNotFoundError):  # deleted: there is nothing to end

@@ -201,9 +201,11 @@ class AsyncCoordinator:
                 async with self._outstanding:
                     await end(commit=commit, low_watermark=low_watermark)
                 return
-            except (BrokerError, *STORAGE_ERRORS) as error:
+            except Exception as error:  # whatever it was: it is the participant that must end
                 if not is_told:
-                    logger.warning("the end of a transaction is sent again: %s", error)
+                    is_known = isinstance(error, (BrokerError, *STORAGE_ERRORS))
+                    text = "the end of a transaction is sent again: %s"
+                    logger.warning(text, error, exc_info=None if is_known else error)
                 is_told = True
             await asyncio.sleep(_RETRY_S)
 

@@ -5,7 +5,7 @@ import json
 import secrets
 import ssl
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,12 @@ import psutil
 import pulsar
 import pytest
 
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from tests import raw_transactions
 from tests.certificates import Authority
 from tests.cluster_process import ClusterProcess
 from tests.official_client import open_client
+from tests.raw_client import RawClient
 from tests.waiting import wait_until
 from tests.web_socket import WebSocket, open_web_socket
 
@@ -63,13 +66,19 @@ class Cluster:
         assert answer.status_code in (200, 204), f"{method} {path}: {answer.text}"
         return answer
 
+    def owner(self, topic: str) -> str:
+        path = f"/lookup/v2/topic/{topic.replace('://', '/')}"
+        return str(self.ask(0, "GET", path).json()["brokerUrlTls"])
+
     def owners(self, topic: str) -> list[str]:
-        return [
-            self.ask(
-                0, "GET", f"/lookup/v2/topic/persistent/public/default/{topic}-partition-{n}"
-            ).json()["brokerUrlTls"]
-            for n in range(PARTITIONS)
-        ]
+        name = f"persistent://public/default/{topic}-partition-"
+        return [self.owner(f"{name}{n}") for n in range(PARTITIONS)]
+
+    def coordinator(self, index: int) -> int:
+        """One that this broker has."""
+        numbers = range(raw_transactions.COORDINATORS)
+        owners = [self.owner(raw_transactions.assigned(n)) for n in numbers]
+        return owners.index(self.service_urls[index])
 
     def socket(self, index: int, path: str) -> AbstractContextManager[WebSocket]:
         return open_web_socket(
@@ -79,6 +88,12 @@ class Cluster:
             open_timeout=WAIT_S,
             compression=None,
         )
+
+    def raw(self, index: int, role: str = "admin") -> RawClient:
+        """To the port without TLS."""
+        client = RawClient(self.process.service_urls[index], connect=False)
+        client.connect(auth_method_name="token", auth_data=token(role).encode())
+        return client
 
     def client(self, index: int) -> pulsar.Client:
         return open_client(
@@ -109,6 +124,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "authorizationEnabled": "true",
         "superUserRoles": "admin,broker",
         "proxyRoles": "broker",
+        "transactionCoordinatorEnabled": "true",
         "brokerClientTlsEnabled": "true",
         "brokerClientTrustCertsFilePath": authority.certificate,
         "brokerClientAuthenticationPlugin": "token",
@@ -218,6 +234,70 @@ def test_clients_follow_their_topics_over_tls(cluster: Cluster, topic: str, inde
         assert owner == cluster.service_urls[1]
     finally:
         client.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("commit", [True, False])
+def test_transactions_end_on_both_brokers(
+    cluster: Cluster, topic: str, index: int, commit: bool
+) -> None:
+    """Messages and acknowledgements; the coordinator tells the other broker over TLS."""
+    places = [cluster.service_urls.index(owner) for owner in cluster.owners(topic)]
+    names = [f"persistent://public/default/{topic}-partition-{n}" for n in range(PARTITIONS)]
+    for name in names:
+        cluster.ask(
+            0, "POST", "/topics/" + name.replace("://", "/"), {"messages": [{"payload": "old"}]}
+        )
+    with ExitStack() as stack:
+        brokers = [stack.enter_context(cluster.raw(each)) for each in range(2)]
+        home, number = stack.enter_context(cluster.raw(index)), cluster.coordinator(index)
+        assert not raw_transactions.connect_to_coordinator(home, number).HasField("error")
+        transaction = raw_transactions.begin(home, number)
+        assert not raw_transactions.add_partitions(home, transaction, *names).HasField("error")
+        for id_, (name, place) in enumerate(zip(names, places, strict=True)):
+            client = brokers[place]
+            assert isinstance(client.create_producer(name, id_), pb.CommandProducerSuccess)
+            receipt = raw_transactions.send(client, transaction, 0, b"new", id_)
+            assert receipt.type == pb.BaseCommand.SEND_RECEIPT
+            assert not raw_transactions.add_subscription(home, transaction, name, "s").HasField(
+                "error"
+            )
+            assert isinstance(client.subscribe(name, "s", id_), pb.CommandSuccess)
+            client.flow(10, id_)
+            position, payload = client.receive_message()
+            assert payload == b"old"
+            assert not raw_transactions.acknowledge(client, transaction, position, id_).HasField(
+                "error"
+            )
+        for client in brokers:
+            with pytest.raises(TimeoutError):
+                client.receive_message(0.05)
+        assert not raw_transactions.end(home, transaction, commit=commit).HasField("error")
+        for place, client in enumerate(brokers):
+            seen = [client.receive_message()[1] for _ in range(places.count(place))]
+            assert set(seen) == ({b"new"} if commit else {b"old"})
+        again = raw_transactions.end(home, transaction, commit=commit)
+        assert again.error == pb.TransactionNotFound
+
+
+@pytest.mark.slow
+def test_transactions_belong_to_their_role(cluster: Cluster) -> None:
+    with cluster.raw(0, "joe") as joe, cluster.raw(0, "ann") as ann:
+        number = cluster.coordinator(0)
+        assert not raw_transactions.connect_to_coordinator(joe, number).HasField("error")
+        transaction = raw_transactions.begin(joe, number)
+        for answer in (
+            raw_transactions.end(ann, transaction),
+            raw_transactions.add_partitions(ann, transaction, "persistent://public/default/x"),
+            raw_transactions.add_subscription(
+                ann, transaction, "persistent://public/default/x", "s"
+            ),
+            *(raw_transactions.end_on_participant(joe, transaction, each) for each in ("", "s")),
+        ):
+            assert answer.error == pb.NotAllowedError
+            assert (answer.txnid_most_bits, answer.txnid_least_bits) == transaction
+        assert not raw_transactions.end(joe, transaction).HasField("error")
 
 
 @pytest.mark.slow

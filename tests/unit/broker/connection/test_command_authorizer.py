@@ -197,6 +197,11 @@ def error_of(reply: pb.BaseCommand) -> tuple[int, str]:
             return created.error_code, created.error_message
         case C.CONSUMER_STATS_RESPONSE:
             return reply.consumerStatsResponse.error_code, reply.consumerStatsResponse.error_message
+        case C.END_TXN_ON_PARTITION_RESPONSE:
+            return reply.endTxnOnPartitionResponse.error, reply.endTxnOnPartitionResponse.message
+        case C.END_TXN_ON_SUBSCRIPTION_RESPONSE:
+            on_subscription = reply.endTxnOnSubscriptionResponse
+            return on_subscription.error, on_subscription.message
     raise AssertionError(reply)
 
 
@@ -253,8 +258,11 @@ async def test_who_may_send_it(
         assert passed == (role in EXPECTED[kind][1]), (NAME(C.Type.ValueType(kind)), role)
         if not passed:
             code, text = error_of(replies[0])
-            assert code == pb.AuthorizationError
-            assert text.startswith("Client is not authorized to ")
+            if kind in (C.END_TXN_ON_PARTITION, C.END_TXN_ON_SUBSCRIPTION):
+                assert (code, text.split()[:2]) == (pb.NotAllowedError, ["TC", "client"])
+            else:
+                assert code == pb.AuthorizationError
+                assert text.startswith("Client is not authorized to ")
 
 
 def _note(seen: list[Any], connection: Any, taken: Any) -> None:

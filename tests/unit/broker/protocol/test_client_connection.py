@@ -105,6 +105,14 @@ def test_a_ping_is_answered_between_events() -> None:
             ),
             REFUSAL,
         ),
+        *(
+            (kind(request_id=3, error=pb.TopicNotFound, message="why"), REFUSAL)
+            for kind in (
+                pb.CommandEndTxnOnPartitionResponse,
+                pb.CommandEndTxnOnSubscriptionResponse,
+            )
+        ),
+        (pb.CommandEndTxnOnSubscriptionResponse(request_id=3), ANSWER),
     ],
 )
 def test_answers(answer: Any, kind: str) -> None:
