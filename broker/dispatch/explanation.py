@@ -56,6 +56,10 @@ class Reason(StrEnum):
     READ_FAILED = "readFailed"
     NOT_COMPACTED = "notCompacted"
     COMPACTED_AWAY = "compactedAway"
+    IN_OPEN_TRANSACTION = "inOpenTransaction"
+    BEHIND_OPEN_TRANSACTION = "behindOpenTransaction"
+    ABORTED = "aborted"
+    PENDING_ACK = "pendingAck"
     RESETTING = "resetting"
     CLOSING = "closing"
 
@@ -64,7 +68,7 @@ STALLS: Final = frozenset(Reason) - {
     *(Reason.ACKNOWLEDGED, Reason.FILTERED, Reason.TRIMMED, Reason.NOT_FOUND, Reason.PAST_END),
     *(Reason.CAUGHT_UP, Reason.NO_PRODUCER, Reason.TERMINATED, Reason.DELIVERING),
     *(Reason.PENDING, Reason.DELAYED, Reason.STORING),
-    *(Reason.NOT_COMPACTED, Reason.COMPACTED_AWAY),
+    *(Reason.NOT_COMPACTED, Reason.COMPACTED_AWAY, Reason.ABORTED, Reason.PENDING_ACK),
 }
 """Something keeps messages from being delivered that could be."""
 STALL_MS: Final = 60_000

@@ -64,6 +64,13 @@ class TransactionCoordinators:
             raise CoordinatorNotFoundError(f"Coordinator {number} of transactions isn't here")
         return found
 
+    def times_of(self, transaction: TransactionId) -> tuple[int, int] | None:
+        """See `Coordinator.times_of`; None also if the coordinator isn't open here."""
+        found = self._open.get(transaction.most)
+        if found is None or found.is_closed:
+            return None
+        return found.core.times_of(transaction.least)
+
     async def connect(self, number: int) -> None:
         """Open it here, if its partition is here.
 

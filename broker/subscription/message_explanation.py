@@ -13,12 +13,19 @@ from magnetar.broker.compaction.compacted_ledger import CompactedLedger
 from magnetar.broker.dispatch import explanation
 from magnetar.broker.dispatch.explanation import Explanation, Reason
 from magnetar.broker.errors import STORAGE_ERRORS
-from magnetar.broker.protocol.entry_header import FLAG_CHUNK, EntryHeader, parse_header
+from magnetar.broker.protocol.entry_header import (
+    FLAG_CHUNK,
+    FLAG_MARKER,
+    FLAG_TRANSACTION,
+    EntryHeader,
+    parse_header,
+)
 from magnetar.broker.protocol.framing import MalformedFrameError, parse_entry_body
 from magnetar.broker.protocol.pulsar_api_pb2 import MessageMetadata
 from magnetar.broker.subscription.compacted_explanation import explain_compacted
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.broker.subscription.subscription import Subscription
+from magnetar.broker.subscription.transaction_explanation import TransactionExplainer
 from magnetar.managed_ledger.entry_batch import Buffer, EntryBatch
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.position import Position
@@ -60,15 +67,20 @@ async def explain_message(
             return gone
     elif missing is not None:
         return missing
-    batch, error = (None, "") if state.is_acked(position) else await _read(ledger, position)
+    transactions = subscription.explain_transactions()
+    # Dispatch acknowledges what was aborted: only the entry tells.
+    is_needed = transactions.buffer is not None or not state.is_acked(position)
+    batch, error = await _read(ledger, position) if is_needed else (None, "")
     head: EntryHeader | None = None if batch is None else parse_header(batch.heads[0])
+    if batch is not None and (found := _of_transaction(transactions, batch)) is not None:
+        return found
     left = state.batch_ack_set(position) if batch_index >= 0 else None
     if state.is_acked(position) or (left is not None and not _has_bit(left, batch_index)):
         return explanation.acknowledged()
-    found = subscription.explain_entry(position, head)
-    if error and found.reason is not Reason.PENDING:
+    told = subscription.explain_entry(position, head, batch_index)
+    if error and told.reason is not Reason.PENDING:
         return explanation.unreadable(error)
-    return await _of_content(subscription, position, batch, found)
+    return await _of_content(subscription, position, batch, told)
 
 
 def _compacted_of(
@@ -97,6 +109,13 @@ async def _explain_gone(
         return await explain_compacted(compacted, position, batch_index, body)
     except STORAGE_ERRORS as error:
         return explanation.unreadable(str(error) or type(error).__name__)
+
+
+def _of_transaction(transactions: TransactionExplainer, batch: EntryBatch) -> Explanation | None:
+    if parse_header(batch.heads[0]).flags & (FLAG_TRANSACTION | FLAG_MARKER) != FLAG_TRANSACTION:
+        return None
+    metadata = _metadata(batch.bodies[0])
+    return None if metadata is None else transactions.of_message(metadata)
 
 
 def _has_bit(words: Sequence[int], index: int) -> bool:

@@ -38,7 +38,9 @@ from magnetar.broker.rate_limits.topic_rate_limiters import SubscriptionRateLimi
 from magnetar.broker.subscription.consumer import FAILOVER, Consumer, SubscribeRequest
 from magnetar.broker.subscription.key_shared_policy import hash_of_body
 from magnetar.broker.subscription.subscription import SINGLE_ACTIVE, AckDone, Subscription
+from magnetar.broker.subscription.transaction_explanation import TransactionExplainer
 from magnetar.broker.subscription.transactional_acks import PENDING_ACKS, TransactionalAcks
+from magnetar.broker.transaction.view import TransactionView
 from magnetar.managed_ledger.cursor.cursor import Cursor
 from magnetar.managed_ledger.cursor.errors import CursorBusyError
 from magnetar.managed_ledger.empty_containers import NO_ITEMS
@@ -589,17 +591,24 @@ class PersistentSubscription(Subscription):
         oldest = state.first_unacked()
         unread = state.first_unacked_from(self.read_position)
         following = unread if core is None else core.next_entry(unread)
-        found = self._explain_unsent(following or oldest, None) or explanation.delivering(None)
-        return found if following else explanation.all_sent(oldest, found, publishing)
+        if following is None:
+            found = self._explain_unsent(oldest, None) or explanation.delivering(None)
+            return explanation.all_sent(oldest, found, publishing)
+        # Acknowledged in a transaction or not: dispatch finds that out when it reads the entry.
+        behind = self.explain_transactions().behind(following, self.log.offsets)
+        return behind or self._explain_dispatch(following, None) or explanation.delivering(None)
 
-    def explain_entry(self, position: Position, head: EntryHeader | None) -> Explanation:
+    def explain_entry(
+        self, position: Position, head: EntryHeader | None, batch_index: int = -1
+    ) -> Explanation:
         """What became of an entry, or what keeps it from being delivered.
 
         Args:
             position: REQUIRES: it exists and isn't acknowledged.
             head: None: it couldn't be read.
+            batch_index: of a message in a batch; -1: of the whole entry.
         """
-        found = self._explain_closed() or self._explain_unsent(position, head)
+        found = self._explain_closed() or self._explain_unsent(position, head, batch_index)
         if found is not None:
             return found
         offsets = self.ledger.offsets
@@ -610,7 +619,26 @@ class PersistentSubscription(Subscription):
     def explain_oldest(self) -> Explanation:
         return self.explain_entry(self.cursor.state.first_unacked(), None)
 
-    def _explain_unsent(self, position: Position, head: EntryHeader | None) -> Explanation | None:
+    def explain_transactions(self) -> TransactionExplainer:
+        coordinators, log = self.topic.service.transactions, self.log
+        return TransactionExplainer(
+            self.now_ms(),
+            (lambda _: None) if coordinators is None else coordinators.times_of,
+            log.buffer if isinstance(log, TransactionView) else None,
+            None if self.transactions is None else self.transactions.log.core,
+        )
+
+    def _explain_unsent(
+        self, position: Position, head: EntryHeader | None, batch_index: int = -1
+    ) -> Explanation | None:
+        transactions = self.explain_transactions()
+        return (
+            transactions.behind(position, self.log.offsets)
+            or transactions.acknowledged(position, batch_index)
+            or self._explain_dispatch(position, head)
+        )
+
+    def _explain_dispatch(self, position: Position, head: EntryHeader | None) -> Explanation | None:
         if self._dispatcher is None:
             return explanation.no_consumer(self.active_ms)
         return self._dispatcher.explain(position, head)

@@ -52,7 +52,7 @@ class CompactionSubscription(PersistentSubscription):
     def unused_ms(self, now_ms: int) -> int:
         return 0
 
-    def _explain_unsent(self, position: Position, head: EntryHeader | None) -> Explanation:
+    def _explain_dispatch(self, position: Position, head: EntryHeader | None) -> Explanation:
         running = self._compaction.is_running
         return explanation.not_compacted(self.cursor.state.backlog, is_running=running)
 

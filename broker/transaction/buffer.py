@@ -50,6 +50,7 @@ class TopicTransactionBuffer:
         self.noted = noted
         self.open: dict[TransactionId, Position] = {}
         self.committed_count = self.aborted_count = 0
+        self._began_ms: dict[TransactionId, int] = {}  # of open ones; not of restored ones
         self._aborted: dict[TransactionId, int] = {}  # ledger of the marker, in the log's order
         self._aborted_upto = EARLIEST  # the last of these markers
         self._sealed: list[Position] = []
@@ -68,6 +69,13 @@ class TopicTransactionBuffer:
     def aborted_total(self) -> int:
         """Aborted transactions whose entries may still be in the log."""
         return len(self._aborted)
+
+    def is_aborted(self, transaction: TransactionId) -> bool:
+        return transaction in self._aborted
+
+    def since_ms(self, transaction: TransactionId) -> int | None:
+        """When the first message of an open one was published; None: an earlier load saw it."""
+        return self._began_ms.get(transaction)
 
     def has_ended(self, transaction: TransactionId) -> bool:
         """Whether it is known to have ended here: another entry of it comes too late."""
@@ -98,6 +106,7 @@ class TopicTransactionBuffer:
                 transaction = transaction_of(metadata)
                 if transaction not in self.open and transaction not in self._aborted:
                     self.open[transaction] = self.noted
+                    self._began_ms[transaction] = metadata.publish_time
             case kind if kind in (COMMIT, ABORT):
                 self._on_end(transaction_of(metadata), at, commit=kind == COMMIT)
             case kind if kind == SEALED:
@@ -107,6 +116,7 @@ class TopicTransactionBuffer:
 
     def _on_end(self, transaction: TransactionId, at: Position, *, commit: bool) -> None:
         self.open.pop(transaction, None)
+        self._began_ms.pop(transaction, None)
         if commit:
             self.committed_count += 1
             self._committed[transaction] = None

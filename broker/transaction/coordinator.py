@@ -137,6 +137,11 @@ class Coordinator:
         """Transactions that haven't ended."""
         return len(self._live)
 
+    def times_of(self, sequence: int) -> tuple[int, int] | None:
+        """When a transaction began and when it times out, in ms; None: there is none."""
+        found = self._live.get(sequence)
+        return None if found is None else (found.start_ms, found.deadline_ms)
+
     # --- the log
 
     def replay(self, entry: bytes, position: Position) -> None:

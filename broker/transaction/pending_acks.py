@@ -11,6 +11,7 @@ acknowledgements of open transactions anew, and waits for the cursor to be store
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final, Protocol, TypeAlias
 
 from magnetar.broker.errors import InvalidTransactionStatusError, TransactionConflictError
@@ -437,6 +438,27 @@ class PendingAcks:
         mask, _ = self._pending.get(position[0], {}).get(position[1], (0, 0))
         return mask != 0 if batch_index < 0 else mask >> batch_index & 1 == 1
 
+    def acknowledged_by(self, position: Position, batch_index: int = -1) -> TransactionId | None:
+        """The transaction that has acknowledged an entry, or the last messages left of it, and
+        hasn't ended.
+
+        Args:
+            batch_index: ask for one message of a batch; -1: the whole entry.
+        """
+        if batch_index >= 0:
+            wanted, is_pending = 1 << batch_index, self.is_pending(position, batch_index)
+        else:
+            wanted = _WHOLE
+            is_pending = self.is_pending(position) and not self._left(position)
+        ended = ((end.transaction, end.acks) for end in self._ends.values())
+        for transaction, acks in chain(self._open.items(), ended):
+            ack, last = acks.individual.get(position), acks.cumulative
+            if is_pending and ack is not None and ack.mask & wanted:
+                return transaction
+            if last is not None and (position < last.position or _covers(last, position, wanted)):
+                return transaction
+        return None
+
     def withheld_in(self, ledger_id: int, first: int, count: int) -> list[int]:
         """Entries among ``first .. first + count - 1`` that have nothing to deliver: all that the
         cursor has left of them is pending. Ascending."""
@@ -463,6 +485,11 @@ class PendingAcks:
         left = ((1 << size) - 1) & ~mask
         words = self._cursor.batch_ack_set(position)
         return left if words is None else left & words_to_mask(words)
+
+
+def _covers(ack: PendingAck, position: Position, wanted: int) -> bool:
+    """Whether it has acknowledged all wanted messages of its entry."""
+    return position == ack.position and (not ack.left or (wanted > 0 and not wanted & ack.left))
 
 
 def _in_records(acks: Iterable[PendingAck]) -> Iterator[list[PendingAck]]:

@@ -21,7 +21,7 @@ class FakeService:
     def __init__(self, **settings: Any) -> None:
         self.config = BrokerConfig(**settings)
         self.now_ms = 1_800_000_000_000
-        self.dispatch_throttle = None
+        self.dispatch_throttle = self.transactions = None
         self.unacked_budget: UnackedBudget | None = None
 
     def stamped_ms(self, client_ms: int) -> int:

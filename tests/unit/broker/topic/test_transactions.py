@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from magnetar.broker.dispatch.explanation import duration
 from magnetar.broker.errors import BrokerError
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import parse_entry_body
@@ -14,6 +15,7 @@ from magnetar.broker.transaction import buffer as buffer_module
 from magnetar.broker.transaction.topic_transactions import TRANSACTIONS_PROPERTY
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.managed_ledger import append_path
+from magnetar.managed_ledger.position import EARLIEST
 from tests.unit.broker.doubles import Broker, Client, message, receipts
 from tests.unit.broker.topic.test_deduplication import connected, reload, topic_of
 from tests.unit.broker.topic.test_undecided_appends import cut_off
@@ -342,3 +344,33 @@ async def compacted(topic: PersistentTopic) -> None:
     assert run is not None
     await run
     assert (topic.compaction.status, topic.compaction.last_error) == ("SUCCESS", "")
+
+
+async def test_explain_says_when_the_transaction_times_out_that_others_wait_for(
+    broker: Broker,
+) -> None:
+    client, _ = await connected(broker)
+    await store(client, sent(0), sent(1, 0), sent(2))
+    topic = await topic_of(broker)
+    await topic.create_subscription("s", EARLIEST)
+    subscription = subscription_of(topic, "s")
+    subscription.acknowledge(None, [(topic.ledger.last_confirmed[0], 0)])
+    began = f"{topic.ledger.last_confirmed[0]}:1"
+    found = subscription.explain(None)
+    assert found.as_json() == {
+        "reason": "behindOpenTransaction",
+        "message": f"Delivery ends at {began}, the first message of transaction (0,0), which has"
+        f" been open for {duration(broker.service.clock() - 1_700_000_000_000)}.",
+        "next": "Delivery goes on when the transaction ends: its client or its time-out does that.",
+        "sinceTimestamp": 1_700_000_000_000,
+        "transaction": "(0,0)",
+        "firstMessageId": began,
+    }
+    coordinators = broker.service.transactions
+    assert coordinators is not None
+    await coordinators.connect(0)
+    coordinators.get(0).core.new(print, broker.service.clock(), 90_000)
+    found = subscription.explain(None)
+    assert found.since_ms is not None
+    assert found.until_ms == found.since_ms + 90_000
+    assert "at the latest it times out in 1 min" in found.next
