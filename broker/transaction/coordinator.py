@@ -3,6 +3,10 @@
 Calls in, effects out. A call is decided by all that was appended before it, stored or not; its
 answer leaves once that is stored. So an append that fails, or whose outcome isn't known, is the end
 of the coordinator: ``fail``, then another one that replays the log.
+
+Two answers don't wait for their record. That of a new transaction: its sequence is one of those
+that a stored record says are given out, so nobody gets it again. And that of an end: the decision
+is stored, participants have it, and a replay tells them once more.
 """
 
 import sys
@@ -37,6 +41,8 @@ IN_FLIGHT_MAX: Final = 1000
 _COPIES_AN_APPEND: Final = 4
 _TRIM_STEP: Final = 100
 _STEPS_A_CALL: Final = 1000
+SEQUENCES_AHEAD: Final = 1000
+"""A record says that up to so many are given out, more than are; a replay leaves them out."""
 UINT64: Final = (1 << 64) - 1
 
 
@@ -105,6 +111,7 @@ class _Transaction:
 class _Append:
     transaction: _Transaction
     number: int
+    taken: int  # what its record says of ``Coordinator._taken``
     answers: list[Answer] = field(default_factory=list)
     begins_end: bool = False
 
@@ -121,6 +128,7 @@ class Coordinator:
         self._number = number
         self._open_max = open_max
         self._next = 0  # sequence
+        self._taken = self._stored_taken = 0  # records say that lower sequences are given out
         self._lowest = 0  # no transaction that hasn't ended has a lower sequence
         self._live: OrderedDict[int, _Transaction] = OrderedDict()  # by ``first``
         self._deadlines = TransactionDeadlines()
@@ -186,6 +194,7 @@ class Coordinator:
 
     def start(self) -> None:
         """The log is read."""
+        self._taken = self._stored_taken = self._next
         self._lowest = min(self._live, default=self._next)
         for transaction in self._live.values():
             if transaction.status == Record.OPEN:
@@ -198,6 +207,7 @@ class Coordinator:
         append = self._in_flight.popleft()
         transaction = append.transaction
         self._last = (append.number, position)
+        self._stored_taken = append.taken
         if transaction.first == append.number:
             transaction.position = position
         if self._copies and self._copies[0][0] == append.number:
@@ -236,7 +246,13 @@ class Coordinator:
         self._live[sequence] = transaction
         self._deadlines.add(sequence, transaction.deadline_ms)
         answer = Answer(request, self._id_of(transaction))
-        self._append(transaction, self._new_record(transaction), answer)
+        if self._taken - sequence <= SEQUENCES_AHEAD // 2:  # early: the next ones don't wait
+            self._taken = sequence + SEQUENCES_AHEAD
+        if sequence < self._stored_taken:
+            self._effects.append(answer)
+            self._append(transaction, self._new_record(transaction))
+        else:
+            self._append(transaction, self._new_record(transaction), answer)
 
     def add_partitions(
         self, request: Request, sequence: int, partitions: Iterable[str], caller: str | None = None
@@ -299,7 +315,8 @@ class Coordinator:
         record = self._record(transaction, Record.UPDATE)
         record.expectedStatus, record.newStatus = transaction.status, ended
         name = self._id_of(transaction)
-        self._append(transaction, record, *(Answer(x, name) for x in transaction.waiting or ()))
+        self._effects += [Answer(request, name) for request in transaction.waiting or ()]
+        self._append(transaction, record)
 
     # --- time
 
@@ -384,7 +401,7 @@ class Coordinator:
             operation=operation,
             leastBits=transaction.sequence,
             mostBits=self._number,
-            maxLocalTxnId=self._next - 1,
+            maxLocalTxnId=self._taken - 1,
         )
 
     def _new_record(self, transaction: _Transaction) -> Record:
@@ -419,7 +436,7 @@ class Coordinator:
             self._copy(oldest)
 
     def _append_entry(self, transaction: _Transaction, entry: bytes) -> _Append:
-        append = _Append(transaction, self._next_entry)
+        append = _Append(transaction, self._next_entry, self._taken)
         self._next_entry += 1
         self._in_flight.append(append)
         self._effects.append(AppendEntry(entry))

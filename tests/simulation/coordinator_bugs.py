@@ -90,6 +90,51 @@ def sequences_go_on_from_those_that_have_not_ended(plant: Plant) -> None:
 
 
 @bug(_WORLD)
+def sequences_ahead_are_not_stored(plant: Plant) -> None:
+    """A record says only which were given out, as long as each answer waited for one."""
+
+    def record(self: Any, *arguments: Any) -> Any:
+        made = old(self, *arguments)
+        made.maxLocalTxnId = self._next - 1
+        return made
+
+    old = plant.set(Coordinator, "_record", record)
+
+
+@bug(_WORLD)
+def sequences_ahead_count_before_they_are_stored(plant: Plant) -> None:
+    def new(self: Any, *arguments: Any) -> None:
+        self._stored_taken = self._taken
+        old(self, *arguments)
+
+    old = plant.set(Coordinator, "new", new)
+
+
+@bug(_WORLD)
+def additions_do_not_wait_for_the_log(plant: Plant) -> None:
+    """As new transactions don't: but a message may follow, and its topic be forgotten."""
+
+    def append(self: Any, transaction: Any, record: Any, *answers: Answer, **more: bool) -> None:
+        if record.operation != pb.TransactionRecord.NEW:
+            self._effects += answers
+            answers = ()
+        old(self, transaction, record, *answers, **more)
+
+    old = plant.set(Coordinator, "_append", append)
+
+
+@bug(_WORLD)
+def an_end_is_answered_before_participants_have_it(plant: Plant) -> None:
+    def end_participants(self: Any, transaction: Any) -> None:
+        name = self._id_of(transaction)
+        self._effects += [Answer(request, name) for request in transaction.waiting or ()]
+        transaction.waiting = None
+        old(self, transaction)
+
+    old = plant.set(Coordinator, "_end_participants", end_participants)
+
+
+@bug(_WORLD)
 def the_low_watermark_passes_open_ones(plant: Plant) -> None:
     plant.set(Coordinator, "_low_watermark", lambda self: self._next - 1)
 

@@ -47,6 +47,7 @@ def small(plant: Plant) -> None:
     plant.set(product, "REPLAY_MIN", REPLAY_MIN)
     plant.set(product, "_TRIM_STEP", 3)
     plant.set(product, "TIMEOUTS_A_TURN", 2)
+    plant.set(product, "SEQUENCES_AHEAD", 6)
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class CoordinatorWorld:
         self.kept = [0]  # entries in front aren't replayed; the last ones that were asked for
         self.decided = defaultdict[int, set[bool]](set)  # what stored records say of the end
         self.known: dict[int, Known] = {}  # by sequence: answered to a client
+        self.forgotten = set[int]()  # answered, but a crash came before the record
         self.all = defaultdict[int, Known](Known)
         self.asked: dict[int, Asked] = {}
         self.requests = 0
@@ -108,7 +110,16 @@ class CoordinatorWorld:
         self.core.fail(ServiceNotReadyError("the coordinator is being opened again"))
         self._run()
         self.asked.clear()
+        self._forget()
         self._start(self.rng.choice(self.kept[-2:]))
+
+    def _forget(self) -> None:
+        """New transactions may go, but nothing that was done in one."""
+        records = [record for entry in self.log for record in entry_records(entry)]
+        begun = {x.leastBits for x in records if x.operation == pb.TransactionRecord.NEW}
+        for sequence in self.known.keys() - begun:
+            assert not self.known.pop(sequence).participants, f"{sequence} is forgotten"
+            self.forgotten.add(sequence)
 
     def heal(self) -> None:
         """No more failures: all that are open time out, and all get their end."""
@@ -225,7 +236,9 @@ class CoordinatorWorld:
         sequence = asked.sequence
         if isinstance(result, TransactionNotFoundError):
             never = sequence not in self.all
-            assert never or self._has_ended(sequence), f"{sequence} is forgotten"
+            assert never or sequence in self.forgotten or self._has_ended(sequence), (
+                f"{sequence} is forgotten"
+            )
         elif isinstance(result, InvalidTransactionStatusError):
             assert self.decided[sequence], "refused for an end that isn't stored"
             if asked.what == "end":
@@ -233,7 +246,7 @@ class CoordinatorWorld:
         elif isinstance(result, BrokerError):
             return
         elif asked.what == "new":
-            assert result.least not in self.known, "a sequence is given twice"
+            assert result.least not in self.all, "a sequence is given twice"
             self.known[result.least] = self.all[result.least]
         elif asked.what == "add":
             assert not self.decided[sequence] or self._is_in_log(asked), "added behind the end"

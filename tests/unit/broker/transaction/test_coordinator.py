@@ -3,6 +3,7 @@
 from magnetar.broker.errors import BrokerError, NotAllowedError, TransactionNotFoundError
 from magnetar.broker.transaction.coordinator import (
     IN_FLIGHT_MAX,
+    SEQUENCES_AHEAD,
     TIMEOUTS_A_TURN,
     Answer,
     AppendEntry,
@@ -65,6 +66,30 @@ def test_above_the_limit_there_is_no_answer_until_one_ends() -> None:
     assert log.answers == {"first": (0, 0), "end": (0, 0), "third": (0, 1)}
 
 
+def test_only_additions_and_decisions_wait_for_the_log() -> None:
+    """What a client waits for, one after the other, beside the participants."""
+    core = Coordinator(0)
+    log = Log(core)
+    core.new("first", 0, 1000)
+    assert [type(each) for each in core.take_effects()] == [AppendEntry]
+    core.on_appended((0, 0))
+    log.run()
+    core.new("new", 0, 1000)
+    assert Answer("new", TransactionId(0, 1)) in core.take_effects()
+    core.on_appended((0, 1))
+    core.add_partitions("add", 1, ["t"])
+    assert [type(each) for each in core.take_effects()] == [AppendEntry]
+    core.on_appended((0, 2))
+    assert core.take_effects() == [Answer("add", TransactionId(0, 1))]
+    core.end("end", 1, commits=True)
+    assert [type(each) for each in core.take_effects()] == [AppendEntry]
+    core.on_appended((0, 3))
+    assert [type(each) for each in core.take_effects()] == [EndParticipants]
+    core.on_participants_done(1)
+    answer, append = core.take_effects()
+    assert (answer, type(append)) == (Answer("end", TransactionId(0, 1)), AppendEntry)
+
+
 def test_a_replay_of_another_owner_s_log_tells_what_is_open_and_for_how_long() -> None:
     core = Coordinator(0)
     log = Log(core)
@@ -85,7 +110,7 @@ def test_a_replay_of_another_owner_s_log_tells_what_is_open_and_for_how_long() -
     replayed.new("next", 600, 1000)
     log.run()
     assert isinstance(log.answers["ended"], TransactionNotFoundError)
-    assert log.answers["next"] == (0, 3)
+    assert log.answers["next"] == (0, SEQUENCES_AHEAD)  # none of them is given twice
 
 
 def test_times_may_be_negative_and_are_stored_as_java_writes_them() -> None:
