@@ -244,7 +244,6 @@ class Coordinator:
             *(sequence, self._next_entry, None, now_ms, timeout_ms, sys.intern(owner))
         )
         self._live[sequence] = transaction
-        self._deadlines.add(sequence, transaction.deadline_ms)
         answer = Answer(request, self._id_of(transaction))
         if self._taken - sequence <= SEQUENCES_AHEAD // 2:  # early: the next ones don't wait
             self._taken = sequence + SEQUENCES_AHEAD
@@ -253,6 +252,10 @@ class Coordinator:
             self._append(transaction, self._new_record(transaction))
         else:
             self._append(transaction, self._new_record(transaction), answer)
+        if timeout_ms > 0:
+            self._deadlines.add(sequence, transaction.deadline_ms)
+        else:
+            self._begin_end(transaction, commits=False)
 
     def add_partitions(
         self, request: Request, sequence: int, partitions: Iterable[str], caller: str | None = None

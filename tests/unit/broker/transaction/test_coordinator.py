@@ -119,6 +119,9 @@ def test_times_may_be_negative_and_are_stored_as_java_writes_them() -> None:
     core.new("", 500, -5)
     log.run()
     assert entry_records(log.entries[0])[0].timeoutMs == (1 << 64) - 5
+    core.end("late", 0, commits=True)
+    log.run()
+    assert isinstance(log.answers["late"], TransactionNotFoundError)  # aborted at once
     replayed = Coordinator(0)
     replayed.replay(log.entries[0], (0, 0))
     replayed.start()

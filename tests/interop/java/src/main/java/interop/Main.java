@@ -30,16 +30,18 @@ public final class Main {
         Reading.list(scenarios);
         Compaction.list(scenarios);
         Transactions.list(scenarios);
+        TransactionsBeside.list(scenarios);
         Topics.list(scenarios);
         Schemas.list(scenarios);
         Access.list(scenarios);
+        Server server = new Server(arguments[0], arguments[1]);
         int failed = 0;
         for (var each : scenarios.entrySet()) {
             if (arguments.length > 2 && !each.getKey().contains(arguments[2])) {
                 continue;
             }
             long start = System.nanoTime();
-            String failure = run(each.getValue(), arguments[0], arguments[1]);
+            String failure = run(each.getValue(), server);
             failed += failure == null ? 0 : 1;
             System.out.printf("%s %s %.1f s%s%n", failure == null ? "PASS" : "FAIL", each.getKey(),
                     (System.nanoTime() - start) / 1e9, failure == null ? "" : ": " + failure);
@@ -48,11 +50,9 @@ public final class Main {
     }
 
     /** What went wrong, or null. */
-    private static String run(Scenario scenario, String serviceUrl, String adminUrl) throws Exception {
+    private static String run(Scenario scenario, Server server) throws Exception {
         var task = new FutureTask<Void>(() -> {
-            try (Server server = new Server(serviceUrl, adminUrl)) {
-                scenario.run(server);
-            }
+            scenario.run(server);
             return null;
         });
         var thread = new Thread(task, "scenario");

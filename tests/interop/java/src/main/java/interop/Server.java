@@ -12,13 +12,14 @@ import org.apache.pulsar.client.api.AuthenticationFactory;
 import org.apache.pulsar.client.api.ClientBuilder;
 import org.apache.pulsar.client.api.PulsarClient;
 
-/** The server under test: a client of it, its admin API, names that nobody else uses. */
-final class Server implements AutoCloseable {
+/** The server under test: clients of it, its admin API, names that nobody else uses; one for all scenarios. */
+final class Server {
     /** What a server that trusts nobody trusts (tests/interop/auth_material.py); null: any other server. */
     static final Path AUTH_FOLDER =
             System.getenv("AUTH_FOLDER") == null ? null : Path.of(System.getenv("AUTH_FOLDER"));
 
     final PulsarClient client;
+    private PulsarClient withTransactions;
     private final String adminUrl;
     private final HttpClient http = HttpClient.newHttpClient();
 
@@ -32,7 +33,15 @@ final class Server implements AutoCloseable {
 
     /** A client that begins transactions. */
     PulsarClient withTransactions() throws Exception {
-        return builder().enableTransaction(true).build();
+        if (withTransactions == null) {
+            withTransactions = builder().enableTransaction(true).build();
+        }
+        return withTransactions;
+    }
+
+    /** Whether it is Apache Pulsar: docs/decisions/0081-transactions.md says what differs on purpose. */
+    boolean isPulsar() throws Exception {
+        return !adminPath("GET", "/admin/v2/brokers/version", "").startsWith("0.");
     }
 
     private ClientBuilder builder() throws Exception {
@@ -74,10 +83,5 @@ final class Server implements AutoCloseable {
 
     private static String adminToken() throws IOException {
         return Files.readString(AUTH_FOLDER.resolve("admin.token"));
-    }
-
-    @Override
-    public void close() throws Exception {
-        client.close();
     }
 }

@@ -46,7 +46,7 @@ final class Transactions {
     }
 
     /** A topic, a client with transactions, a producer and a consumer of every message. */
-    private record World(Server server, PulsarClient client, String topic, Producer<byte[]> producer) {
+    record World(Server server, PulsarClient client, String topic, Producer<byte[]> producer) {
         Transaction begin() throws Exception {
             return begin(60_000);
         }
@@ -77,41 +77,41 @@ final class Transactions {
         }
     }
 
-    private interface Part {
+    interface Part {
         void run(World world) throws Exception;
     }
 
-    private static Main.Scenario in(Part part) {
+    static Main.Scenario in(Part part) {
         return server -> {
             String topic = "persistent://public/default/java-tx-" + UUID.randomUUID();
-            try (PulsarClient client = server.withTransactions();
-                    Producer<byte[]> producer = client.newProducer().topic(topic).enableBatching(false)
-                            .sendTimeout(0, TimeUnit.SECONDS).create()) {
+            PulsarClient client = server.withTransactions();
+            try (Producer<byte[]> producer = client.newProducer().topic(topic).enableBatching(false)
+                    .sendTimeout(0, TimeUnit.SECONDS).create()) {
                 part.run(new World(server, client, topic, producer));
             }
         };
     }
 
-    private static void commit(Transaction transaction) throws Exception {
+    static void commit(Transaction transaction) throws Exception {
         transaction.commit().get(SECONDS_MAX, TimeUnit.SECONDS);
     }
 
-    private static void abort(Transaction transaction) throws Exception {
+    static void abort(Transaction transaction) throws Exception {
         transaction.abort().get(SECONDS_MAX, TimeUnit.SECONDS);
     }
 
-    private static void acknowledge(Consumer<byte[]> consumer, Message<byte[]> message, Transaction transaction)
+    static void acknowledge(Consumer<byte[]> consumer, Message<byte[]> message, Transaction transaction)
             throws Exception {
         consumer.acknowledgeAsync(message.getMessageId(), transaction).get(SECONDS_MAX, TimeUnit.SECONDS);
     }
 
-    private static void cumulatively(Consumer<byte[]> consumer, Message<byte[]> message, Transaction transaction)
+    static void cumulatively(Consumer<byte[]> consumer, Message<byte[]> message, Transaction transaction)
             throws Exception {
         consumer.acknowledgeCumulativeAsync(message.getMessageId(), transaction).get(SECONDS_MAX, TimeUnit.SECONDS);
     }
 
     /** Runs what must fail with an exception of that class, perhaps as the cause of another. */
-    private static void refused(Class<? extends Throwable> expected, Main.Scenario action, String what) {
+    static void refused(Class<? extends Throwable> expected, Main.Scenario action, String what) {
         try {
             action.run(null);
         } catch (Throwable error) {
@@ -125,7 +125,7 @@ final class Transactions {
         throw new AssertionError(what + ": expected " + expected.getSimpleName() + ", nothing was thrown");
     }
 
-    private static void conflict(Main.Scenario action, String what) {
+    static void conflict(Main.Scenario action, String what) {
         refused(PulsarClientException.TransactionConflictException.class, action, what);
     }
 
@@ -319,7 +319,8 @@ final class Transactions {
             acknowledge(consumer, all.get(4), z);
             commit(z);
             commit(x);
-            eventually(() -> world.backlog() == 1, "m3 alone isn't acknowledged");
+            int left = world.server.isPulsar() ? 2 : 1; // there z is forgotten, since x has a cumulative one
+            eventually(() -> world.backlog() == left, "m3 alone isn't acknowledged");
         }
     }
 
