@@ -39,9 +39,9 @@ OnAnswer: TypeAlias = Callable[[TransactionId | BrokerError], None]
 LOG_NAME: Final = "pulsar/system/persistent/__transaction_log_{}"
 _CURSOR: Final = "transaction.subscription"
 _NO_HEADS: Final = HeadsInFront(0)  # entries are records only, as Pulsar's
-_RETRY_S: Final = 1.0
 _OUTSTANDING_MAX: Final = 1000
 _READ_ENTRIES: Final = 500
+_DROPPED_A_TURN: Final = 1000
 _READ_BYTES: Final = 1 << 20
 
 
@@ -139,6 +139,9 @@ class AsyncCoordinator:
                 await self._log.close()
             except STORAGE_ERRORS as error:
                 logger.warning("%s: not closed: %s", self._log.name, error)
+        for _ in range(0, len(self.core), _DROPPED_A_TURN):  # a million would hold the loop
+            self.core.drop(_DROPPED_A_TURN)
+            await asyncio.sleep(0)
 
     def run(self) -> None:
         """What calls of ``core`` have brought about; after each of them."""
@@ -187,27 +190,27 @@ class AsyncCoordinator:
             ),
         ]
         how = partial(self._end_one, commit=commit, low_watermark=low_watermark)
-        await asyncio.gather(*map(how, ends))
-        if not self.is_closed:
+        error = next(filter(None, await asyncio.gather(*map(how, ends))), None)
+        if self.is_closed:
+            return
+        if error is None:
             self.core.on_participants_done(name.least)
-            self.run()
+        elif self.core.on_participants_failed(name.least, self._now_ms()) == 1:
+            is_known = isinstance(error, (BrokerError, *STORAGE_ERRORS))
+            text = "the end of transaction %s is sent again: %s"
+            logger.warning(text, name, error, exc_info=None if is_known else error)
+        self.run()
 
     async def _end_one(
         self, end: Callable[..., Coroutine[Any, Any, None]], *, commit: bool, low_watermark: int
-    ) -> None:
-        is_told = False
-        while not self.is_closed:
-            try:
-                async with self._outstanding:
-                    await end(commit=commit, low_watermark=low_watermark)
-                return
-            except Exception as error:  # whatever it was: it is the participant that must end
-                if not is_told:
-                    is_known = isinstance(error, (BrokerError, *STORAGE_ERRORS))
-                    text = "the end of a transaction is sent again: %s"
-                    logger.warning(text, error, exc_info=None if is_known else error)
-                is_told = True
-            await asyncio.sleep(_RETRY_S)
+    ) -> Exception | None:
+        """Why it has to be asked again."""
+        try:
+            async with self._outstanding:
+                await end(commit=commit, low_watermark=low_watermark)
+        except Exception as error:  # whatever it was: it is the participant that must end
+            return error
+        return None
 
     # --- time
 

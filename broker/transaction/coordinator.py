@@ -38,6 +38,11 @@ REPLAY_FACTOR: Final = 4
 TIMEOUTS_A_TURN: Final = 500
 IN_FLIGHT_MAX: Final = 1000
 """Appends that aren't confirmed: above, time-outs wait."""
+ENDING_MAX: Final = 1000
+"""Transactions whose participants are being asked: above, time-outs and repetitions wait."""
+RETRY_MS: Final = 1000
+_RETRY_DOUBLINGS_MAX: Final = 4
+"""Participants that can't end a transaction are asked again after 1, 2, 4, 8, 16, 16, ... s."""
 _COPIES_AN_APPEND: Final = 4
 _TRIM_STEP: Final = 100
 _STEPS_A_CALL: Final = 1000
@@ -55,7 +60,7 @@ class AppendEntry:
 
 @dataclass(slots=True)
 class EndParticipants:
-    """All of them are to end the transaction; ``on_participants_done`` tells that they have.
+    """All of them are to end the transaction: then call ``on_participants_done``, or ``_failed``.
 
     Attributes:
         subscriptions: topic and subscription.
@@ -100,7 +105,7 @@ class _Transaction:
     status: Status = Record.OPEN
     partitions: dict[str, None] | None = None  # an ordered set
     subscriptions: dict[tuple[str, str], None] | None = None
-    waiting: list[Request] | None = None  # for its end
+    failures: int = 0  # of its participants to end it
 
     @property
     def deadline_ms(self) -> int:
@@ -138,7 +143,10 @@ class Coordinator:
         self._copies: deque[tuple[int, int, Position | None]] = deque()
         """Not stored yet: the copy's number, and where the entries begin that it replaces."""
         self._in_flight: deque[_Append] = deque()
-        self._resumed: deque[int] = deque()  # whose participants are to be ended after a replay
+        self._waiting: dict[int, list[Request]] = {}  # by sequence: for its end
+        self._resumed: dict[int, None] = {}  # whose participants are to be ended after a replay
+        self._again = TransactionDeadlines()  # whose participants couldn't end it
+        self._asked = 0  # ``EndParticipants`` without an outcome
         self._effects: list[Effect] = []
 
     def __len__(self) -> int:
@@ -161,6 +169,7 @@ class Coordinator:
         number, self._next_entry = self._next_entry, self._next_entry + 1
         self._last = (number, position)
         for record in entry_records(entry):
+            self._lowest = min(self._lowest, record.leastBits) if number else record.leastBits
             given = record.maxLocalTxnId if record.HasField("maxLocalTxnId") else record.leastBits
             self._next = max(self._next, given + 1)
             if record.operation == Record.NEW:
@@ -178,6 +187,7 @@ class Coordinator:
             *(record.startTime, as_signed(record.timeoutMs), sys.intern(record.owner)),
         )
         self._live[transaction.sequence] = transaction
+        self._deadlines.add(transaction.sequence, transaction.deadline_ms)
 
     def _replay_change(self, transaction: _Transaction, record: Record) -> None:
         _add_participants(
@@ -187,20 +197,18 @@ class Coordinator:
         )
         if record.operation != Record.UPDATE:
             return
-        if record.newStatus in (Record.COMMITTED, Record.ABORTED):
-            del self._live[transaction.sequence]
-        elif transaction.status == Record.OPEN:
+        sequence = transaction.sequence
+        if transaction.status == Record.OPEN:
+            self._deadlines.remove(sequence, transaction.deadline_ms)
             transaction.status = record.newStatus
+            self._resumed[sequence] = None
+        if record.newStatus in (Record.COMMITTED, Record.ABORTED):
+            del self._live[sequence]
+            self._resumed.pop(sequence, None)
 
     def start(self) -> None:
-        """The log is read."""
+        """The log is read. All else was done on the way: a million of them would hold the loop."""
         self._taken = self._stored_taken = self._next
-        self._lowest = min(self._live, default=self._next)
-        for transaction in self._live.values():
-            if transaction.status == Record.OPEN:
-                self._deadlines.add(transaction.sequence, transaction.deadline_ms)
-            else:
-                self._resumed.append(transaction.sequence)
 
     def on_appended(self, position: Position) -> None:
         """The oldest entry that wasn't stored yet is."""
@@ -220,9 +228,14 @@ class Coordinator:
     def fail(self, error: BrokerError) -> None:
         """Answer all that wait. Nothing is called after this but ``take_effects``."""
         requests = [each.request for append in self._in_flight for each in append.answers]
-        for transaction in self._live.values():
-            requests += transaction.waiting or ()
+        for waiting in self._waiting.values():
+            requests += waiting
         self._effects += [Answer(request, error) for request in requests]
+
+    def drop(self, count: int) -> None:
+        """After ``fail``: forget so many transactions, so that no turn frees all of them."""
+        for _ in range(min(count, len(self._live))):
+            self._live.popitem()
 
     def take_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []
@@ -309,31 +322,52 @@ class Coordinator:
         elif commits != (transaction.status == Record.COMMITTING):
             self._answer_status(request, transaction)
             return
-        transaction.waiting = [*(transaction.waiting or ()), request]
+        self._waiting.setdefault(sequence, []).append(request)
 
     def on_participants_done(self, sequence: int) -> None:
         """All participants have the end of the transaction, and keep it."""
+        self._asked -= 1
+        self._finish(sequence)
+
+    def on_participants_failed(self, sequence: int, now_ms: int) -> int:
+        """Some can't end it now: all are asked again later; returns how often that was."""
+        self._asked -= 1
+        transaction = self._live[sequence]
+        delay_ms = RETRY_MS << min(transaction.failures, _RETRY_DOUBLINGS_MAX)
+        transaction.failures += 1
+        self._again.add(sequence, now_ms + delay_ms)
+        return transaction.failures
+
+    def _finish(self, sequence: int) -> None:
         transaction = self._live.pop(sequence)  # nobody may find it, or copy it, behind its end
         ended = Record.COMMITTED if transaction.status == Record.COMMITTING else Record.ABORTED
         record = self._record(transaction, Record.UPDATE)
         record.expectedStatus, record.newStatus = transaction.status, ended
         name = self._id_of(transaction)
-        self._effects += [Answer(request, name) for request in transaction.waiting or ()]
+        self._effects += [Answer(request, name) for request in self._waiting.pop(sequence, ())]
         self._append(transaction, record)
 
     # --- time
 
     def next_deadline_ms(self) -> int | None:
         """When ``on_tick`` has something to do; None: not before another call."""
-        if len(self._in_flight) >= IN_FLIGHT_MAX:
+        if len(self._in_flight) >= IN_FLIGHT_MAX or self._asked >= ENDING_MAX:
             return None
-        return 0 if self._resumed else self._deadlines.next_ms()
+        if self._resumed:
+            return 0
+        due_ms = (self._deadlines.next_ms(), self._again.next_ms())
+        return min((each for each in due_ms if each is not None), default=None)
 
     def on_tick(self, now_ms: int) -> None:
-        """Abort what has timed out: at most ``TIMEOUTS_A_TURN``."""
-        count_max = min(TIMEOUTS_A_TURN, IN_FLIGHT_MAX - len(self._in_flight))
+        """Abort what has timed out, ask participants again: at most ``TIMEOUTS_A_TURN``."""
+        count_max = min(
+            *(TIMEOUTS_A_TURN, IN_FLIGHT_MAX - len(self._in_flight)), ENDING_MAX - self._asked
+        )
         while self._resumed and count_max > 0:
-            self._end_participants(self._live[self._resumed.popleft()])
+            self._end_participants(self._live[self._resumed.popitem()[0]])
+            count_max -= 1
+        for sequence in self._again.take(now_ms, count_max):
+            self._end_participants(self._live[sequence])
             count_max -= 1
         for sequence in self._deadlines.take(now_ms, count_max):
             self._begin_end(self._live[sequence], commits=False)
@@ -377,8 +411,9 @@ class Coordinator:
 
     def _end_participants(self, transaction: _Transaction) -> None:
         if not transaction.partitions and not transaction.subscriptions:
-            self.on_participants_done(transaction.sequence)
+            self._finish(transaction.sequence)
             return
+        self._asked += 1
         self._effects.append(
             EndParticipants(
                 self._id_of(transaction),

@@ -26,5 +26,5 @@ def test_transactions_outlive_their_broker(tmp_path: Path) -> None:
         broker.kill()
         broker.start()
         with _connected(broker.service_url) as client:
-            assert begin(client) == (0, 2)
+            assert begin(client) > (0, 1)  # no sequence is given twice, some are left out
             assert not end(client, (0, 1)).HasField("error")

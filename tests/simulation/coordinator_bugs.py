@@ -81,6 +81,11 @@ def an_end_is_not_taken_up_after_a_replay(plant: Plant) -> None:
 
 
 @bug(_WORLD)
+def participants_that_fail_are_not_asked_again(plant: Plant) -> None:
+    plant.set(Coordinator, "on_participants_failed", lambda self, sequence, now_ms: 1)
+
+
+@bug(_WORLD)
 def sequences_go_on_from_those_that_have_not_ended(plant: Plant) -> None:
     def start(self: Any) -> None:
         self._next = max(self._live, default=-1) + 1
@@ -127,8 +132,8 @@ def additions_do_not_wait_for_the_log(plant: Plant) -> None:
 def an_end_is_answered_before_participants_have_it(plant: Plant) -> None:
     def end_participants(self: Any, transaction: Any) -> None:
         name = self._id_of(transaction)
-        self._effects += [Answer(request, name) for request in transaction.waiting or ()]
-        transaction.waiting = None
+        waiting = self._waiting.pop(transaction.sequence, ())
+        self._effects += [Answer(request, name) for request in waiting]
         old(self, transaction)
 
     old = plant.set(Coordinator, "_end_participants", end_participants)

@@ -73,6 +73,7 @@ class CoordinatorWorld:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.now_ms = 1000
+        self.is_healing = False
         self.log: list[bytes] = []
         self.kept = [0]  # entries in front aren't replayed; the last ones that were asked for
         self.decided = defaultdict[int, set[bool]](set)  # what stored records say of the end
@@ -123,8 +124,10 @@ class CoordinatorWorld:
 
     def heal(self) -> None:
         """No more failures: all that are open time out, and all get their end."""
+        self.is_healing = True
         self.now_ms += 10 * LONG_MS
         for _ in range(10_000):
+            self.now_ms += 100
             if not (self.appends or self.ends or self.core.next_deadline_ms() is not None):
                 break
             self._tick()
@@ -190,6 +193,10 @@ class CoordinatorWorld:
         sequence = self.rng.choice(list(self.ends))
         _, rest = self.ends[sequence]
         participant = self.rng.choice(sorted(rest, key=str))
+        if not self.is_healing and self.rng.random() < 0.1:
+            del self.ends[sequence]
+            self.core.on_participants_failed(sequence, self.now_ms)
+            return
         rest.discard(participant)
         self.all[sequence].have.add(participant)
         if not rest:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from magnetar.broker.errors import BrokerError, CoordinatorNotFoundError, ServiceNotReadyError
-from magnetar.broker.transaction import async_coordinator
+from magnetar.broker.transaction import coordinator as coordinator_core
 from magnetar.broker.transaction.async_coordinator import AsyncCoordinator
 from magnetar.broker.transaction.coordinator import SEQUENCES_AHEAD, Coordinator
 from magnetar.broker.transaction.transaction_id import TransactionId
@@ -80,14 +80,19 @@ async def _end(coordinator: AsyncCoordinator, sequence: int, *, commits: bool = 
 async def test_a_participant_is_asked_until_it_has_the_end(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(async_coordinator, "_RETRY_S", 0)
+    monkeypatch.setattr(coordinator_core, "RETRY_MS", 0)
     topics = Topics()
     coordinator = await _open(cluster, topics)
     await _new(coordinator)
     coordinator.core.add_partitions(lambda _: None, 0, ["t"])
     coordinator.core.add_subscriptions(lambda _: None, 0, [("t", "s")])
-    assert await _end(coordinator, 0) == (0, 0)
-    assert topics.ended == [("t", "s", (0, 0), True, -1), ("t", (0, 0), True, -1)]
+    ending = asyncio.ensure_future(_end(coordinator, 0))
+    while not ending.done():
+        cluster.now_ms += 64
+        await asyncio.sleep(0.001)
+    assert ending.result() == (0, 0)
+    of_subscription = ("t", "s", (0, 0), True, -1)
+    assert topics.ended == [of_subscription, ("t", (0, 0), True, -1), of_subscription]
 
 
 async def test_the_next_owner_goes_on_and_the_old_one_refuses(cluster: Cluster) -> None:

@@ -1,8 +1,12 @@
 """The core of a coordinator; crashes and failures are in tests/simulation."""
 
+import sys
+
 from magnetar.broker.errors import BrokerError, NotAllowedError, TransactionNotFoundError
 from magnetar.broker.transaction.coordinator import (
+    ENDING_MAX,
     IN_FLIGHT_MAX,
+    RETRY_MS,
     SEQUENCES_AHEAD,
     TIMEOUTS_A_TURN,
     Answer,
@@ -146,6 +150,64 @@ def test_many_time_outs_are_taken_in_turns_and_wait_for_the_log() -> None:
     assert len(core) == 5 * TIMEOUTS_A_TURN - IN_FLIGHT_MAX
     log.run()
     assert core.next_deadline_ms() is not None
+
+
+def test_participants_that_fail_are_asked_again_later_and_hold_up_nobody() -> None:
+    core = Coordinator(0)
+    log = Log(core)
+    for sequence in range(3 * ENDING_MAX):
+        core.new("", 0, 1000)
+        core.add_partitions("", sequence, ["t"])
+    log.run()
+    asked, now_ms = set[int](), 2000
+    while len(asked) < 3 * ENDING_MAX:
+        while (due_ms := core.next_deadline_ms()) is not None and due_ms <= now_ms:
+            core.on_tick(now_ms)
+            log.run()
+        ends, log.ends = log.ends, []
+        assert len(ends) == ENDING_MAX
+        assert asked.isdisjoint(each.transaction.least for each in ends), "before its turn"
+        for each in ends:
+            asked.add(each.transaction.least)
+            assert core.on_participants_failed(each.transaction.least, now_ms) == 1
+    due_ms = core.next_deadline_ms()
+    assert due_ms is not None
+    assert now_ms + RETRY_MS <= due_ms < now_ms + RETRY_MS + 64
+    core.on_tick(due_ms)
+    log.run()
+    again = log.ends[0].transaction.least
+    core.on_participants_failed(again, due_ms)
+    core.end("answer", again, commits=False)
+    core.on_tick(due_ms + 2 * RETRY_MS - 64)
+    log.run()
+    assert "answer" not in log.answers
+    assert again not in {each.transaction.least for each in log.ends[1:]}, "not less often"
+
+
+def test_beginnings_and_failures_take_no_longer_with_many_open_ones() -> None:
+    """A million of them held the loop for a second."""
+    core = Coordinator(0)
+    log = Log(core)
+    for _ in range(1000):
+        core.new("", 0, 1000)
+    log.run()
+    replayed = Coordinator(0)
+    for number, entry in enumerate(log.entries):
+        replayed.replay(entry, (0, number))
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(count)
+    replayed.start()
+    replayed.next_deadline_ms()
+    replayed.fail(NotAllowedError("closed"))
+    replayed.drop(10)
+    sys.setprofile(None)
+    assert calls < 100
+    assert len(replayed) == 990
 
 
 def test_deadlines_of_what_has_ended_take_no_room() -> None:
