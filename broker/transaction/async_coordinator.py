@@ -26,6 +26,7 @@ from magnetar.broker.transaction.coordinator import (
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.cursor.cursor import Cursor
+from magnetar.managed_ledger.entry_batch import Buffer
 from magnetar.managed_ledger.entry_form import HeadsInFront
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
@@ -80,7 +81,7 @@ class AsyncCoordinator:
         start_task: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self.core: Final = core
-        self.is_closed = False
+        self.is_closed = self._is_running = False
         self._participants = participants
         self._now_ms = now_ms
         self._start_task = start_task
@@ -144,14 +145,23 @@ class AsyncCoordinator:
             await asyncio.sleep(0)
 
     def run(self) -> None:
-        """What calls of ``core`` have brought about; after each of them."""
+        """After each call of ``core``: what has come of it follows at the end of this turn.
+
+        So requests of one turn share an append.
+        """
+        if not self._is_running:
+            self._is_running = True
+            asyncio.get_running_loop().call_soon(self._run)
+
+    def _run(self) -> None:
+        self._is_running = False
         if self.is_closed:
             return
+        entries: list[Buffer] = []
         for effect in self.core.take_effects():
             match effect:
                 case AppendEntry(entry):
-                    assert self._log is not None
-                    self._log.append([b""], [entry], self._on_appended)
+                    entries.append(entry)
                 case Answer(request, result):
                     cast(OnAnswer, request)(result)
                 case EndParticipants():
@@ -161,6 +171,9 @@ class AsyncCoordinator:
                     self._cursor.ack_cumulative((ledger_id, entry_id - 1))
                 case _:
                     assert_never(effect)
+        if entries:
+            assert self._log is not None
+            self._log.append([b""] * len(entries), entries, self._on_appended)
         self._set_timer()
 
     def _on_appended(
