@@ -70,8 +70,8 @@ def _lookups(names: ClusterNames, arguments: Arguments) -> Iterator[_Lookup]:
     given = arguments.positionals
     domain = topic = ""
     tenant, _, namespace = given.get("namespace", given.get("tenant", "")).partition("/")
-    if "topic" in given:
-        domain, tenant, namespace, topic = topic_parts(given["topic"])
+    if arguments.topic is not None:
+        domain, tenant, namespace, topic = topic_parts(arguments.topic)
     subscription = given.get("subscription", arguments.options.get("path:subscription"))
     if tenant:
         yield "tenant", tenant, "", names.tenants

@@ -41,6 +41,11 @@ class Arguments:
         """Value of an option for the word's own step; None when it isn't there."""
         return self.options.get(f"step:{step}")
 
+    @property
+    def topic(self) -> str | None:
+        """The topic that it is about, as it was given."""
+        return self.positionals.get("topic", self.options.get("path:plain_topic"))
+
     def segment(self, name: str) -> str:
         """A positional, or an option that goes into a path, quoted for it; "" when not given."""
         text = self.positionals.get(name, self.options.get(f"path:{name}"))
@@ -48,7 +53,7 @@ class Arguments:
             return ""
         segment = _segment(name, str(text))
         # Decoded twice below topics, once below namespaces.
-        twice = name == "subscription" and "topic" in self.positionals
+        twice = name == "subscription" and self.topic is not None
         return quote(segment, safe="") if twice else segment
 
     def path(self) -> str:
@@ -118,7 +123,7 @@ class _Segments(dict[str, str]):
 
     def __missing__(self, name: str) -> str:
         if name == "plain_topic":
-            return _quoted(topic_parts(self._arguments.positionals["topic"])[1:])
+            return _quoted(topic_parts(self._arguments.topic or "")[1:])
         text = self._arguments.segment(name)
         if not text:
             raise CliError(f"{name} must not be empty")

@@ -84,7 +84,8 @@ def make_topic_name(domain: str, tenant: str, namespace: str, topic: str) -> Top
 
 async def _topic(request: Request) -> TopicName:
     names = request.path_params
-    return make_topic_name(names["domain"], names["tenant"], names["namespace"], names["topic"])
+    domain = names.get("domain", "persistent")
+    return make_topic_name(domain, names["tenant"], names["namespace"], names["topic"])
 
 
 async def _bundle(request: Request) -> str:

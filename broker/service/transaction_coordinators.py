@@ -9,13 +9,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.cluster.broker_client import CALLER
 from magnetar.broker.cluster.broker_connection import BrokerConnections
 from magnetar.broker.errors import (
     AlreadyExistsError,
     CoordinatorNotFoundError,
+    NotAllowedError,
     ServiceNotReadyError,
     TopicNotFoundError,
 )
@@ -57,6 +58,28 @@ class TransactionCoordinators:
         with suppress(AlreadyExistsError):
             await self._service.resources.create_partitioned(self._topic, count)
 
+    async def count(self) -> int:
+        """How many the cluster has. Raises MetadataError."""
+        stored = await self._service.resources.partitioned(self._topic)
+        return 0 if stored is None else int(stored["partitions"])
+
+    async def grow(self, count: int) -> None:
+        """Raises NotAllowedError: there are as many already; MetadataError."""
+
+        def change(stored: dict[str, Any]) -> dict[str, Any]:
+            if count <= stored["partitions"]:
+                raise NotAllowedError(
+                    "Number of transaction coordinators should be more than the current number of"
+                    " transaction coordinator"
+                )
+            return {**stored, "partitions": count}
+
+        await self._service.resources.update_partitioned(self._topic, change)
+
+    def partition(self, number: int) -> TopicName:
+        """Where it is served, the coordinator is."""
+        return self._topic.partition(number)
+
     def get(self, number: int) -> AsyncCoordinator:
         """Raises CoordinatorNotFoundError: it isn't open here; a client connects to it first."""
         found = self._open.get(number)
@@ -79,11 +102,10 @@ class TransactionCoordinators:
             ServiceNotReadyError: another broker has it, or is about to.
             PersistenceError: its log.
         """
-        stored = await self._service.resources.partitioned(self._topic)
-        if stored is None or number >= stored["partitions"]:
+        if number >= await self.count():
             raise CoordinatorNotFoundError(f"There is no coordinator {number} of transactions")
         try:
-            await self._service.bundles.ensure_owned(str(self._topic.partition(number)))
+            await self._service.bundles.ensure_owned(str(self.partition(number)))
         except BundleError as error:
             raise ServiceNotReadyError(str(error)) from error
         found = self._open.get(number)
@@ -107,7 +129,7 @@ class TransactionCoordinators:
             service.run,
         )
         await coordinator.open(service.ledgers, ledger_config(service, policies), number)
-        if not service.bundles.owns_nowait(str(self._topic.partition(number))):
+        if not service.bundles.owns_nowait(str(self.partition(number))):
             coordinator.close()  # it moved while its log was read
             await coordinator.close_log()
             raise ServiceNotReadyError(f"Coordinator {number} of transactions is moving")
@@ -117,7 +139,7 @@ class TransactionCoordinators:
     async def unload_bundle(self, bundle: str) -> None:
         """Close those whose partitions are in it."""
         for number in list(self._open):
-            if self._service.bundles.bundle_of_nowait(str(self._topic.partition(number))) == bundle:
+            if self._service.bundles.bundle_of_nowait(str(self.partition(number))) == bundle:
                 await self._close(number)
 
     async def close(self) -> None:

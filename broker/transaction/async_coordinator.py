@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias, assert_never, cast
 
@@ -66,8 +66,25 @@ class Participants(Protocol):
         """The same of a subscription."""
 
 
+@dataclass(slots=True)
+class EndUnderWay:
+    """The end of a transaction that not all participants have yet.
+
+    Attributes:
+        errors: by topic, or topic and subscription: why the last request failed.
+    """
+
+    since_ms: int
+    errors: dict[tuple[str, ...], str] = field(default_factory=dict)
+
+
 class AsyncCoordinator:
     """One that is open; closed for good when its log fails.
+
+    Attributes:
+        log: None before it is opened.
+        ends: under way, by sequence.
+        replayed_ms: when reading the log began and ended.
 
     Args:
         start_task: runs a coroutine in the background.
@@ -85,7 +102,9 @@ class AsyncCoordinator:
         self._participants = participants
         self._now_ms = now_ms
         self._start_task = start_task
-        self._log: ManagedLedger | None = None
+        self.log: ManagedLedger | None = None
+        self.ends: Final[dict[int, EndUnderWay]] = {}
+        self.replayed_ms = (0, 0)
         self._cursor: Cursor | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._due_ms: int | None = None  # of the timer
@@ -99,11 +118,13 @@ class AsyncCoordinator:
         Raises:
             PersistenceError: it can't be read now, or isn't one.
         """
+        start_ms = self._now_ms()
         with storage_errors(f"open coordinator {number} of transactions"):
             log = await ledgers.open(LOG_NAME.format(number), replace(config, form=_NO_HEADS))
-            self._log, self._cursor = log, await log.open_cursor(_CURSOR, EARLIEST)
+            self.log, self._cursor = log, await log.open_cursor(_CURSOR, EARLIEST)
             await self._replay(log, self._cursor)
         log.on_fenced = lambda _: self.close()
+        self.replayed_ms = (start_ms, self._now_ms())
         self.core.start()
         self.run()
 
@@ -135,11 +156,11 @@ class AsyncCoordinator:
 
     async def close_log(self) -> None:
         """After ``close``: another broker can open it without recovery."""
-        if self._log is not None:
+        if self.log is not None:
             try:
-                await self._log.close()
+                await self.log.close()
             except STORAGE_ERRORS as error:
-                logger.warning("%s: not closed: %s", self._log.name, error)
+                logger.warning("%s: not closed: %s", self.log.name, error)
         for _ in range(0, len(self.core), _DROPPED_A_TURN):  # a million would hold the loop
             self.core.drop(_DROPPED_A_TURN)
             await asyncio.sleep(0)
@@ -172,8 +193,8 @@ class AsyncCoordinator:
                 case _:
                     assert_never(effect)
         if entries:
-            assert self._log is not None
-            self._log.append([b""] * len(entries), entries, self._on_appended)
+            assert self.log is not None
+            self.log.append([b""] * len(entries), entries, self._on_appended)
         self._set_timer()
 
     def _on_appended(
@@ -182,8 +203,8 @@ class AsyncCoordinator:
         if self.is_closed:
             return
         if error is not None:
-            assert self._log is not None
-            logger.warning("%s: given up until the next request: %s", self._log.name, error)
+            assert self.log is not None
+            logger.warning("%s: given up until the next request: %s", self.log.name, error)
             self.close()
             return
         for number in range(first, first + count):
@@ -195,18 +216,23 @@ class AsyncCoordinator:
     async def _end(self, effect: EndParticipants) -> None:
         name, participants = effect.transaction, self._participants
         commit, low_watermark = effect.commits, effect.low_watermark
-        ends = [
-            *(partial(participants.end_partition, topic, name) for topic in effect.partitions),
+        errors = self.ends.setdefault(name.least, EndUnderWay(self._now_ms())).errors
+        end_one = partial(self._end_one, commit=commit, low_watermark=low_watermark)
+        found = await asyncio.gather(
             *(
-                partial(participants.end_subscription, topic, subscription, name)
-                for topic, subscription in effect.subscriptions
+                end_one((topic,), partial(participants.end_partition, topic, name), errors)
+                for topic in effect.partitions
             ),
-        ]
-        how = partial(self._end_one, commit=commit, low_watermark=low_watermark)
-        error = next(filter(None, await asyncio.gather(*map(how, ends))), None)
+            *(
+                end_one(each, partial(participants.end_subscription, *each, name), errors)
+                for each in effect.subscriptions
+            ),
+        )
         if self.is_closed:
             return
+        error = next(filter(None, found), None)
         if error is None:
+            del self.ends[name.least]
             self.core.on_participants_done(name.least)
         elif self.core.on_participants_failed(name.least, self._now_ms()) == 1:
             is_known = isinstance(error, (BrokerError, *STORAGE_ERRORS))
@@ -215,14 +241,22 @@ class AsyncCoordinator:
         self.run()
 
     async def _end_one(
-        self, end: Callable[..., Coroutine[Any, Any, None]], *, commit: bool, low_watermark: int
+        self,
+        participant: tuple[str, ...],
+        end: Callable[..., Coroutine[Any, Any, None]],
+        errors: dict[tuple[str, ...], str],
+        *,
+        commit: bool,
+        low_watermark: int,
     ) -> Exception | None:
         """Why it has to be asked again."""
         try:
             async with self._outstanding:
                 await end(commit=commit, low_watermark=low_watermark)
         except Exception as error:  # whatever it was: it is the participant that must end
+            errors[participant] = str(error)
             return error
+        errors.pop(participant, None)
         return None
 
     # --- time

@@ -44,6 +44,7 @@ class TopicTransactionBuffer:
         open: transactions with entries and without an end, by their first entries; with the
             position in front of that.
         committed_count, aborted_count: ends seen since the topic was loaded.
+        finished: by coordinator: transactions up to this sequence are ended everywhere.
     """
 
     def __init__(self, noted: Position) -> None:
@@ -56,7 +57,7 @@ class TopicTransactionBuffer:
         self._sealed: list[Position] = []
         self._sealed_count = 0  # of the first in ``_aborted``, how many are in sealed markers
         self._committed: dict[TransactionId, None] = {}
-        self._finished: dict[int, int] = {}  # by coordinator: ids up to it are ended everywhere
+        self.finished: dict[int, int] = {}
         self._looked_at = self._snapshot_at = 0  # counts of entries: all, and to the last snapshot
 
     @property
@@ -71,6 +72,7 @@ class TopicTransactionBuffer:
         return len(self._aborted)
 
     def is_aborted(self, transaction: TransactionId) -> bool:
+        """Whether its entries, which may still be in the log, are left out."""
         return transaction in self._aborted
 
     def since_ms(self, transaction: TransactionId) -> int | None:
@@ -169,14 +171,14 @@ class TopicTransactionBuffer:
         Returns:
             The first open one if it has ended all the same; its entries came late: abort it.
         """
-        self._finished[most] = max(least, self._finished.get(most, -1))
+        self.finished[most] = max(least, self.finished.get(most, -1))
         while (first := next(iter(self._committed), None)) is not None and self._is_finished(first):
             del self._committed[first]
         first = next(iter(self.open), None)
         return first if first is not None and self._is_finished(first) else None
 
     def _is_finished(self, transaction: TransactionId) -> bool:
-        return transaction.least <= self._finished.get(transaction.most, -1)
+        return transaction.least <= self.finished.get(transaction.most, -1)
 
     # --- snapshots
 

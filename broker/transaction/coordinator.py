@@ -13,6 +13,7 @@ import sys
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice, takewhile
 from typing import Final, TypeAlias
 
 from magnetar.broker.errors import (
@@ -89,6 +90,26 @@ class Trim:
     before: Position
 
 
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """One that hasn't ended, at a moment.
+
+    Attributes:
+        status: ``OPEN``, ``COMMITTING`` or ``ABORTING``.
+        timeout_ms: how long it may be open, from its start.
+        owner: role; empty: everyone may use it.
+        subscriptions: topic and subscription.
+    """
+
+    transaction: TransactionId
+    status: str
+    start_ms: int
+    timeout_ms: int
+    owner: str
+    partitions: tuple[str, ...]
+    subscriptions: tuple[tuple[str, str], ...]
+
+
 Effect: TypeAlias = AppendEntry | EndParticipants | Answer | Trim
 
 
@@ -157,6 +178,34 @@ class Coordinator:
         """When a transaction began and when it times out, in ms; None: there is none."""
         found = self._live.get(sequence)
         return None if found is None else (found.start_ms, found.deadline_ms)
+
+    # --- questions
+
+    @property
+    def last_sequence(self) -> int:
+        """Of the newest transaction; -1: there was none."""
+        return self._next - 1
+
+    def describe(self, sequence: int) -> TransactionDescription | None:
+        """None: it has ended, or never was."""
+        found = self._live.get(sequence)
+        return None if found is None else self._described(found)
+
+    def begun_before(self, time_ms: int, count_max: int) -> list[TransactionDescription]:
+        """Those that haven't ended and began before then: the oldest ones, at most so many."""
+        older = takewhile(lambda each: each.start_ms < time_ms, self._live.values())
+        return list(map(self._described, islice(older, count_max)))
+
+    def _described(self, transaction: _Transaction) -> TransactionDescription:
+        return TransactionDescription(
+            self._id_of(transaction),
+            Record.Status.Name(transaction.status),
+            transaction.start_ms,
+            transaction.timeout_ms,
+            transaction.owner,
+            tuple(transaction.partitions or ()),
+            tuple(transaction.subscriptions or ()),
+        )
 
     # --- the log
 
@@ -420,12 +469,15 @@ class Coordinator:
                 transaction.status == Record.COMMITTING,
                 tuple(transaction.partitions or ()),
                 tuple(transaction.subscriptions or ()),
-                self._low_watermark(),
+                self.low_watermark(),
             )
         )
 
-    def _low_watermark(self) -> int:
-        """A lower one is right, too: a few steps in each call, so that none takes long."""
+    def low_watermark(self) -> int:
+        """All transactions up to this sequence have ended.
+
+        A lower one is right, too: a few steps in each call, so that none takes long.
+        """
         for _ in range(_STEPS_A_CALL):
             if self._lowest == self._next or self._lowest in self._live:
                 break

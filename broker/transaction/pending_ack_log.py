@@ -85,6 +85,10 @@ class PendingAckLog:
     """Acknowledgements in transactions of one subscription: made at the first one.
 
     ``open`` it before anything else.
+
+    Attributes:
+        ledger: None: it isn't open, or its end isn't known.
+        replayed_ms: when reading it began and ended.
     """
 
     def __init__(
@@ -107,7 +111,8 @@ class PendingAckLog:
         self._subscription, self._factory, self._run = subscription, factory, run
         self._config = replace(config, form=_WITHOUT_HEADS, create_if_missing=True)
         self.core = PendingAcks(subscription.cursor.state)
-        self._log: ManagedLedger | None = None  # None: not open, or its end isn't known
+        self.ledger: ManagedLedger | None = None
+        self.replayed_ms = (0, 0)
         self._cursor: Cursor | None = None  # of the log
         self._opening: asyncio.Task[None] | None = None
         self._is_new, self._is_closed = is_new, False
@@ -124,7 +129,7 @@ class PendingAckLog:
             ServiceNotReadyError: it was closed.
             PersistenceError: it can't be read now.
         """
-        if self._log is not None:
+        if self.ledger is not None:
             return
         if self._opening is None:
             self._opening = asyncio.get_running_loop().create_task(self._open())
@@ -149,6 +154,7 @@ class PendingAckLog:
                 log = await self._factory.open(self.name, self._config)
             except ManagedLedgerNotFoundError:  # its deletion was made up for
                 log = await self._factory.open(self.name, self._config)
+            start_ms = log.now_ms()
             cursor = await log.open_cursor(_CURSOR, EARLIEST)
             core = PendingAcks(self._subscription.cursor.state)
             await self._replay(log, cursor, core)
@@ -156,7 +162,8 @@ class PendingAckLog:
             await log.close()
             raise refusal
         before, self.core, self._recorded = self.core, core, 0
-        self._log, self._cursor = log, cursor
+        self.ledger, self._cursor = log, cursor
+        self.replayed_ms = (start_ms, log.now_ms())
         self._perform()
         core.on_replayed()
         self._perform()
@@ -183,7 +190,7 @@ class PendingAckLog:
     @property
     def is_open(self) -> bool:
         """Whether it takes calls at once."""
-        return self._log is not None
+        return self.ledger is not None
 
     # --- calls
 
@@ -227,7 +234,7 @@ class PendingAckLog:
         await ended
 
     def _require_open(self) -> None:
-        if self._log is None:
+        if self.ledger is None:
             raise ServiceNotReadyError(f"{self.name} is being opened")
 
     def _answer_after(self, number: int, done: AckDone) -> None:
@@ -274,8 +281,8 @@ class PendingAckLog:
                 else:
                     self._perform_one(effect)
         if bodies:
-            assert self._log is not None
-            self._log.append([b""] * len(bodies), bodies, self._on_appended)
+            assert self.ledger is not None
+            self.ledger.append([b""] * len(bodies), bodies, self._on_appended)
 
     def _perform_one(self, effect: PendingAckEffect) -> None:
         match effect:
@@ -299,7 +306,7 @@ class PendingAckLog:
         if error is not None:
             self._on_failure(error)
             return
-        if self._log is None:
+        if self.ledger is None:
             return  # of a log that was given up
         for entry_id in range(first, first + count):
             self._recorded += 1
@@ -315,7 +322,7 @@ class PendingAckLog:
         except STORAGE_ERRORS as error:
             failure = error
             logger.warning("%s: isn't shortened, the cursor isn't stored: %s", self.name, error)
-        if core is not self.core or self._log is None:
+        if core is not self.core or self.ledger is None:
             return
         core.on_cursor_stored(stored=failure is None)
         self._perform()
@@ -329,7 +336,7 @@ class PendingAckLog:
 
     def _on_failure(self, error: BaseException) -> None:
         """Whether the records under way are stored isn't known: the log tells when it is read."""
-        log, self._log, self._cursor = self._log, None, None
+        log, self.ledger, self._cursor = self.ledger, None, None
         if log is None:
             return
         self._refuse(PersistenceError(f"{self.name}: {error}"))
@@ -365,7 +372,7 @@ class PendingAckLog:
         self._is_closed = True
         if self._opening is not None:
             await asyncio.wait([self._opening])
-        log, self._log, self._cursor = self._log, None, None
+        log, self.ledger, self._cursor = self.ledger, None, None
         self._refuse(ServiceNotReadyError(f"{self.name} is closed"))
         if log is not None:
             await log.close()

@@ -155,7 +155,8 @@ class PendingAcks:
         self._cumulative: TransactionId | None = None  # the one that has acknowledged so
         # Of all transactions, by ledger and entry: messages, and the size of the batch.
         self._pending: dict[int, dict[int, tuple[int, int]]] = {}
-        self._low_watermarks: dict[int, int] = {}  # by coordinator: ids up to it have ended
+        self.low_watermarks: Final[dict[int, int]] = {}
+        """By coordinator: transactions up to this sequence have ended."""
         self._appended = self._recorded = 0  # records of this load
         self._last = EARLIEST  # the last record of the log
         self._weight = self._live = 0  # of the log behind the last cut, and of what is needed of it
@@ -237,7 +238,7 @@ class PendingAcks:
         return known.left & ~ack.left != 0 and ack.left & ~known.left == 0
 
     def _require_open(self, transaction: TransactionId) -> None:
-        low_watermark = self._low_watermarks.get(transaction.most, -1)
+        low_watermark = self.low_watermarks.get(transaction.most, -1)
         if transaction in self._ends or transaction.least <= low_watermark:
             raise InvalidTransactionStatusError(f"Transaction {transaction} has ended")
 
@@ -277,8 +278,8 @@ class PendingAcks:
         """
         number = self._end(transaction, commit=commit)
         most = transaction.most
-        if low_watermark > self._low_watermarks.get(most, -1):
-            self._low_watermarks[most] = low_watermark
+        if low_watermark > self.low_watermarks.get(most, -1):
+            self.low_watermarks[most] = low_watermark
         for other in [x for x in self._open if x.most == most and x.least <= low_watermark]:
             self._end(other, commit=False)
         return number
@@ -423,6 +424,15 @@ class PendingAcks:
     def transactions(self) -> list[TransactionId]:
         """Those that haven't ended."""
         return [*self._open, *self._ends]
+
+    def cumulative_of(self, transaction: TransactionId) -> Position | None:
+        """Up to where it has acknowledged cumulatively, if it has."""
+        acks = self._open.get(transaction)
+        return None if acks is None or acks.cumulative is None else acks.cumulative.position
+
+    def batch_size(self, position: Position) -> int:
+        """Messages of an entry of which some are pending; 0: none is, or that isn't known."""
+        return self._pending.get(position[0], {}).get(position[1], (0, 0))[1]
 
     @property
     def positions(self) -> list[Position]:

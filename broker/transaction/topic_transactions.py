@@ -49,6 +49,10 @@ class TopicTransactions:
     """Transactions of one topic; there is one once the topic had a transaction.
 
     ``start`` or ``recover`` it before it is asked for anything.
+
+    Attributes:
+        recovered_ms: when reading the log began and ended.
+        snapshot_ms: when the last snapshot of this load was stored; 0: there was none.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class TopicTransactions:
         self.buffer = TopicTransactionBuffer(self._ledger.last_confirmed)
         self.view = TransactionView(self._ledger, self.buffer)
         self.is_starting = True
+        self.recovered_ms, self.snapshot_ms = (0, 0), 0
         self._looking: asyncio.Task[None] | None = None
         self._is_storing = False
         self._ends: dict[TransactionId, asyncio.Task[None]] = {}
@@ -90,6 +95,7 @@ class TopicTransactions:
         Raises:
             LedgerError, ManagedLedgerError, MetadataError.
         """
+        start_ms = self._now_ms()
         ledger_text, _, entry_text = self._ledger.properties[TRANSACTIONS_PROPERTY].partition(":")
         self.buffer.noted = int(ledger_text), int(entry_text)
         if (found := await self._newest_snapshot(self.buffer.noted)) is not None:
@@ -99,6 +105,7 @@ class TopicTransactions:
                     sealed.append((position, await self._sealed(position)))
             self.buffer.restore(found, sealed)
         await self._look()
+        self.recovered_ms = (start_ms, self._now_ms())
         self.is_starting = False
 
     async def _newest_snapshot(self, after: Position) -> TransactionSnapshot | None:
@@ -187,7 +194,9 @@ class TopicTransactions:
 
     async def _store(self, snapshot: TransactionSnapshot) -> None:
         try:
-            await self._topic.append_marker(*snapshot_marker(snapshot, self._now_ms()))
+            now_ms = self._now_ms()
+            await self._topic.append_marker(*snapshot_marker(snapshot, now_ms))
+            self.snapshot_ms = now_ms
         except Exception as error:  # the log says it all; the next load reads more of it
             logger.info("%s: no snapshot of transactions: %s", self._topic.full_name, error)
         finally:

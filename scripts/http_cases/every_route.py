@@ -50,6 +50,7 @@ LEFT_OUT = re.compile(
     r"|/admin/v2/clusters/{cluster}(/migrate|/peers|/failureDomains/{domain})?"
     r"|/admin/v2/metadata/.*|/admin/v2/resource-quotas|/topics/.*/subscription/.*"
     r"|/(docs|openapi|ready|metrics|status).*"
+    r"|/admin/v3/transactions/.*"  # http_cases.transactions
 )
 MAKES = re.compile(
     r"PUT (/admin/v2/tenants/{tenant}|/admin/v2/namespaces/{tenant}/{namespace}"

@@ -1,4 +1,4 @@
-"""Services that this broker doesn't have: functions, connectors, packages, transactions."""
+"""Services that this broker doesn't have: functions, connectors, packages."""
 
 from http_cases import Case
 
@@ -20,9 +20,6 @@ def requests(tenant: str) -> list[Case]:
         ("GET", f"{v3}/packages/function/{ns}/f", None, ""),
         ("GET", f"{v3}/packages/function/{ns}/f/v1/metadata", None, ""),
         ("DELETE", f"{v3}/packages/function/{ns}/f/v1", None, ""),
-        ("GET", f"{v3}/transactions/coordinators", None, ""),
-        ("GET", f"{v3}/transactions/slowTransactions/5", None, ""),
-        ("GET", f"{v3}/transactions/transactionMetadata/0/0", None, ""),
         *(("GET", f"{v2}/worker/{name}", None, "") for name in ("cluster", "cluster/leader")),
         *(("GET", f"{v2}/worker/{name}", None, "") for name in ("assignments", "connectors")),
         ("PUT", f"{v2}/worker/rebalance", None, ""),

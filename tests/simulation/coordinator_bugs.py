@@ -141,7 +141,7 @@ def an_end_is_answered_before_participants_have_it(plant: Plant) -> None:
 
 @bug(_WORLD)
 def the_low_watermark_passes_open_ones(plant: Plant) -> None:
-    plant.set(Coordinator, "_low_watermark", lambda self: self._next - 1)
+    plant.set(Coordinator, "low_watermark", lambda self: self._next - 1)
 
 
 @bug(_WORLD)

@@ -25,11 +25,6 @@ _SERVICES: Final = (
         for name in ("functions", "sources", "sinks", "worker", "worker-stats")
     ),
     (503, "/admin/v3/packages", "Package Management Service is not enabled in the broker."),
-    (
-        503,
-        "/admin/v3/transactions",
-        "This Broker is not configured with transactionCoordinatorEnabled=true.",
-    ),
 )
 
 

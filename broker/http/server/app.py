@@ -60,6 +60,8 @@ from magnetar.broker.http.routes import (
     topic_segments,
     topic_statistics,
     topics,
+    transaction_participants,
+    transactions,
     unsupported_services,
     whoami,
 )
@@ -130,6 +132,8 @@ def create_app(service: BrokerService) -> Starlette:
         bookies,
         doctor,
         resource_quotas,
+        transactions,
+        transaction_participants,
         unsupported_services,
         whoami,
         audit,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -21,7 +22,7 @@ from magnetar.managed_ledger.offload.policy import is_offloaded
 from magnetar.managed_ledger.position import Position, format_position
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from magnetar.broker.subscription.subscription import Subscription
     from magnetar.broker.topic.persistent_topic import PersistentTopic
@@ -74,11 +75,27 @@ def internal_stats(topic: PersistentTopic, *, metadata: bool = False) -> AsyncIt
         metadata: also what the metadata store says of each ledger, when its turn comes. Only
             reading that raises a BrokerError.
     """
-    ledger, appends = topic.ledger, topic.ledger.appends
+    more = {"schemaLedgers": [], "compactedLedger": _compacted_ledger(topic.compacted)}
+    return log_stats(topic.ledger, topic.subscriptions, more, metadata=metadata)
+
+
+def log_stats(
+    ledger: ManagedLedger,
+    subscriptions: Mapping[str, Subscription] = MappingProxyType({}),
+    more: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    metadata: bool = False,
+) -> AsyncIterator[bytes]:
+    """ManagedLedgerInternalStats; see `internal_stats`.
+
+    Args:
+        more: fields of its owner.
+    """
+    appends = ledger.appends
     core = None if appends is None else appends.core
     rows = ledger.lists.info.ledgers  # the open one shows zeros, as Pulsar's does
     cursors = {
-        name: _cursor(ledger, cursor, topic.subscriptions.get(name))
+        name: _cursor(ledger, cursor, subscriptions.get(name))
         for name, cursor in ledger.cursors.items()
     }
     answer: dict[str, Any] = {
@@ -94,8 +111,7 @@ def internal_stats(topic: PersistentTopic, *, metadata: bool = False) -> AsyncIt
         "state": ledger.state,
         "cursors": cursors,
         "properties": ledger.properties,
-        "schemaLedgers": [],
-        "compactedLedger": _compacted_ledger(topic.compacted),
+        **more,
     }
     if appends is not None and appends.create_failure_ms:
         answer["lastLedgerCreationFailureTimestamp"] = iso_time(appends.create_failure_ms)

@@ -33,7 +33,7 @@ def call(*line: str) -> tuple[str, str, Any]:
 @pytest.mark.parametrize(("group", "name", "word"), ALL, ids=[f"{g} {n}" for g, n, _ in ALL])
 def test_a_word_is_whole(group: str, name: str, word: AdminCommand) -> None:
     given = {position.strip("[]") for position in word.positionals}
-    given |= {option.to.removeprefix("path:") for option in word.options}
+    given |= {option.to.removeprefix("path:").removeprefix("plain_") for option in word.options}
     for path in word.paths:
         places = {field for _, field, _, _ in string.Formatter().parse(path) if field}
         if not word.step:  # a step may fill in places by itself
@@ -57,6 +57,23 @@ def test_every_step_and_kind_is_used() -> None:
     ("line", "expected"),
     [
         ("tenants list", ("GET", "/admin/v2/tenants", None)),
+        (
+            "transactions pending-ack-stats -t o -s a/b -l",
+            (
+                "GET",
+                "/admin/v3/transactions/pendingAckStats/public/default/o/a%252Fb"
+                "?lowWaterMarks=true",
+                None,
+            ),
+        ),
+        (
+            "transactions slow-transactions -t 2m -c 3",
+            ("GET", "/admin/v3/transactions/slowTransactions/120000?coordinatorId=3", None),
+        ),
+        (
+            "transactions scale-transactionCoordinators -r 20",
+            ("POST", "/admin/v3/transactions/transactionCoordinator/replicas", 20),
+        ),
         ("tenants delete -f a/b", ("DELETE", "/admin/v2/tenants/a%2Fb?force=true", None)),
         (
             "tenants update t -r a,b -r c",

@@ -1,0 +1,208 @@
+"""Transactions over HTTP: what coordinators, topics and subscriptions tell of them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from magnetar.broker.errors import BrokerError, PersistenceError
+from magnetar.broker.http.routes import transactions
+from magnetar.broker.http.server.app import create_app
+from magnetar.broker.topic.persistent_topic import PersistentTopic
+from magnetar.broker.transaction import async_coordinator
+from magnetar.broker.transaction.async_coordinator import AsyncCoordinator
+from magnetar.broker.transaction.pending_acks import PendingAck
+from magnetar.broker.transaction.transaction_id import TransactionId
+from tests.unit.broker.doubles import Broker
+from tests.unit.broker.http.authorized import client_of
+from tests.unit.broker.topic.test_deduplication import connected, topic_of
+from tests.unit.broker.topic.test_transactions import sent, store, subscription_of
+from tests.waiting import eventually
+
+TOPIC = "persistent://public/default/t"
+SUBSCRIPTION = "keeper"
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    broker = await Broker(transaction_coordinator_enabled=True).start()
+    yield broker
+    await broker.close()
+
+
+@pytest.fixture
+async def client(broker: Broker) -> AsyncIterator[httpx.AsyncClient]:
+    async with client_of(create_app(broker.service), None) as found:
+        yield found
+
+
+async def ask(client: httpx.AsyncClient, path: str, status: int = 200) -> Any:
+    answer = await client.get(f"/admin/v3/transactions/{path}")
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+class Opened:
+    """A transaction that has acknowledged a topic's first message and sent the second."""
+
+    def __init__(self, coordinator: AsyncCoordinator, topic: PersistentTopic) -> None:
+        self.coordinator, self.topic = coordinator, topic
+        self.ledger_id = -1
+        self.answers: list[TransactionId | BrokerError] = []
+
+    def end(self, *, commits: bool) -> None:
+        self.coordinator.core.end(self.answers.append, 0, commits=commits)
+        self.coordinator.run()
+
+
+@pytest.fixture
+async def opened(broker: Broker) -> Opened:
+    coordinators = broker.service.transactions
+    assert coordinators is not None
+    await coordinators.connect(0)
+    producer, _ = await connected(broker)
+    found = Opened(coordinators.get(0), await topic_of(broker))
+    core, answers = found.coordinator.core, found.answers
+    core.new(answers.append, broker.service.clock(), 60_000)
+    core.add_partitions(answers.append, 0, [TOPIC])
+    core.add_subscriptions(answers.append, 0, [(TOPIC, SUBSCRIPTION)])
+    found.coordinator.run()
+    await store(producer, sent(0), sent(1, 0))
+    found.ledger_id = found.topic.ledger.last_confirmed[0]
+    done: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+    subscription_of(found.topic, SUBSCRIPTION).acknowledge_in_transaction(
+        None, TransactionId(0, 0), [PendingAck((found.ledger_id, 0))], done.set_result
+    )
+    assert await done is None
+    await eventually(lambda: len(answers) == 3)
+    return found
+
+
+async def test_a_broker_without_transactions_says_so() -> None:
+    broker = await Broker().start()
+    async with client_of(create_app(broker.service), None) as client:
+        for path in ("coordinators", "transactionBufferStats/public/default/t"):
+            answer = await ask(client, path, 503)
+            assert answer["reason"].endswith("with transactionCoordinatorEnabled=true.")
+    await broker.close()
+
+
+async def test_what_an_open_transaction_has_done(client: httpx.AsyncClient, opened: Opened) -> None:
+    """As Apache Pulsar 4.2.4 tells it."""
+    start = f"{opened.ledger_id}:1"
+    known: dict[str, Any] = {
+        "txnId": "(0,0)",
+        "status": "OPEN",
+        "openTimestamp": opened.coordinator.core.describe(0).start_ms,  # type: ignore[union-attr]
+        "timeoutAt": 60_000,
+        "producedPartitions": {TOPIC: {"startPosition": start, "aborted": False}},
+        "ackedPartitions": {TOPIC: {SUBSCRIPTION: {}}},
+    }
+    assert await ask(client, "transactionMetadata/0/0") == known
+    assert await ask(client, "slowTransactions/-1000") == {"(0,0)": known}
+    assert await ask(client, "slowTransactions/-1000?coordinatorId=0") == {"(0,0)": known}
+    assert await ask(client, "slowTransactions/60000") == {}
+    stats = await ask(client, "coordinatorStats?coordinatorId=0")
+    assert {"state": "Ready", "leastSigBits": 0, "ongoingTxnSize": 1}.items() <= stats.items()
+    assert await ask(client, "coordinatorStats") == {"0": stats}
+    log = (await ask(client, "coordinatorInternalStats/0"))["transactionLogStats"]
+    assert log["managedLedgerName"] == "pulsar/system/persistent/__transaction_log_0"
+    assert log["managedLedgerInternalStats"]["numberOfEntries"] == 3
+    (row,) = await ask(client, "coordinators")
+    assert row["id"] == 0
+    assert row["brokerServiceUrl"].startswith("pulsar://")
+
+
+async def test_what_its_topic_and_subscription_know(
+    client: httpx.AsyncClient, opened: Opened
+) -> None:
+    topic, subscription = "public/default/t", f"public/default/t/{SUBSCRIPTION}"
+    first, second = (f"{opened.ledger_id}:{entry_id}" for entry_id in (0, 1))
+    buffer = await ask(client, f"transactionBufferStats/{topic}?lowWaterMarks=true")
+    assert (buffer["state"], buffer["maxReadPosition"]) == ("Ready", first)
+    assert (buffer["ongoingTxnSize"], buffer["lowWaterMarks"]) == (1, {})
+    inside = await ask(client, f"transactionInBufferStats/{topic}/0/0")
+    assert inside == {"startPosition": second, "aborted": False}
+    snapshots = await ask(client, f"transactionBufferInternalStats/{topic}")
+    log = snapshots["singleSnapshotSystemTopicInternalStats"]
+    assert log["managedLedgerInternalStats"]["lastConfirmedEntry"] == second
+    acks = await ask(client, f"pendingAckStats/{subscription}?lowWaterMarks=true")
+    assert (acks["state"], acks["ongoingTxnSize"], acks["lowWaterMarks"]) == ("Ready", 1, {})
+    log = (await ask(client, f"pendingAckInternalStats/{subscription}"))["pendingAckLogStats"]
+    assert log["managedLedgerName"].endswith(f"t-{SUBSCRIPTION}__transaction_pending_ack")
+    for entry, state in (
+        (first, "PendingAck"),
+        (second, "NotInPendingAck"),
+        ("-1:-1", "MarkDelete"),
+    ):
+        path = f"positionStatsInPendingAck/{subscription}/{entry.replace(':', '/')}"
+        assert await ask(client, path) == {"state": state}
+    path = f"positionStatsInPendingAck/{subscription}/{opened.ledger_id}/0?batchIndex=1"
+    assert await ask(client, path) == {"state": "InvalidPosition"}
+
+
+async def test_an_abort_leaves_its_messages_out(client: httpx.AsyncClient, opened: Opened) -> None:
+    answer = await client.post("/admin/v3/transactions/abortTransaction/0/0")
+    assert answer.status_code == 204
+    assert opened.topic.storage_stats()["abortedTxnCount"] == 1
+    found = await ask(client, "transactionInBufferStats/public/default/t/0/0")
+    assert found == {"aborted": True}
+    answer = await client.post("/admin/v3/transactions/abortTransaction/0/0")
+    assert answer.status_code == 404
+    await ask(client, "transactionMetadata/0/0", 404)
+
+
+async def test_an_end_that_a_topic_refuses_is_shown(
+    client: httpx.AsyncClient, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise PersistenceError("no bookie answers")
+
+    monkeypatch.setattr(PersistentTopic, "end_transaction", refuse)
+    monkeypatch.setattr(async_coordinator, "_RETRY_S", 0)
+    monkeypatch.setattr(transactions, "_ABORT_S", 0)
+    opened.end(commits=True)
+    await eventually(lambda: any(x.errors for x in opened.coordinator.ends.values()))
+    metadata = await ask(client, "transactionMetadata/0/0")
+    assert metadata["status"] == "COMMITTING"
+    assert metadata["end"]["errors"] == {TOPIC: "no bookie answers"}
+    assert (await ask(client, "coordinatorStats"))["0"]["stuckEnds"] == 1
+    answer = await client.post("/admin/v3/transactions/abortTransaction/0/0")
+    assert answer.status_code == 409  # it is committed
+    monkeypatch.undo()
+    await eventually(lambda: len(opened.answers) == 4)
+    assert (await ask(client, "coordinatorStats"))["0"]["stuckEnds"] == 0
+    assert opened.coordinator.ends == {}
+
+
+async def test_an_abort_that_takes_long_is_answered(
+    client: httpx.AsyncClient, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def wait(*_: object, **__: object) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(PersistentTopic, "end_transaction", wait)
+    monkeypatch.setattr(transactions, "_ABORT_S", 0)
+    answer = await client.post("/admin/v3/transactions/abortTransaction/0/0")
+    assert answer.status_code == 503
+    assert (await ask(client, "transactionMetadata/0/0"))["status"] == "ABORTING"
+
+
+async def test_a_topic_that_was_deleted_hides_nothing(
+    client: httpx.AsyncClient, opened: Opened
+) -> None:
+    assert (await client.delete("/admin/v2/persistent/public/default/t?force=true")).is_success
+    found = await ask(client, "transactionMetadata/0/0")
+    assert found["producedPartitions"] == {TOPIC: {"error": f"Topic {TOPIC} not found"}}
+
+
+async def test_more_coordinators(client: httpx.AsyncClient, opened: Opened) -> None:
+    url = "/admin/v3/transactions/transactionCoordinator/replicas"
+    for count in (1, 0, -1, 10**9):
+        assert (await client.post(url, json=count)).status_code == 406
+    assert (await client.post(url, json=2)).status_code == 204
+    assert [row["id"] for row in await ask(client, "coordinators")] == [0, 1]
+    await ask(client, "coordinatorStats?coordinatorId=2", 404)
+    assert (await ask(client, "coordinatorStats?coordinatorId=1"))["leastSigBits"] == -1
