@@ -6,6 +6,7 @@ import json
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 from magnetar.broker.console.highlight import Pieces, field_pieces, text_of, value_pieces
@@ -42,6 +43,8 @@ class MessageRow:
     error: str
     is_masked: bool
     """A part of it is withheld."""
+    withheld: str
+    """Why no consumer gets it: ``open transaction``, ``aborted``; empty: they do."""
     is_cut: bool
     """Only the beginning of the value is known."""
     cells: Sequence[Pieces]
@@ -132,6 +135,7 @@ def _row(
         size=message["size"],
         error=message.get("error", "")[:_LINE],
         is_masked=message.get("isMasked", False),
+        withheld=_WITHHELD.get(message.get("transactionState", ""), ""),
         is_cut=message.get("isCut", False),
         cells=_cells(shown, columns, matches),
         details=[(title, _text(message[name])) for name, title in _DETAILS if message.get(name)],
@@ -185,6 +189,11 @@ _DETAILS: Final = (
     ("chunkId", "Chunk"),
     ("chunkCount", "Chunks"),
     ("encryptionKeys", "Encrypted with"),
+    ("transaction", "Transaction"),
+    ("transactionState", "State of the transaction"),
+)
+_WITHHELD: Final[Mapping[str, str]] = MappingProxyType(
+    {"OPEN": "open transaction", "ABORTED": "aborted"}
 )
 
 

@@ -118,6 +118,18 @@ class PartitionRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Transactions:
+    """Of a topic; those that ended since it was loaded."""
+
+    open: int
+    committed: int
+    aborted: int
+
+    def __bool__(self) -> bool:
+        return bool(self.open or self.committed or self.aborted)
+
+
+@dataclass(frozen=True, slots=True)
 class TopicFigures:
     rate_in: float
     bytes_in: float
@@ -131,6 +143,7 @@ class TopicFigures:
     quota_percent: float | None
     compaction: Json
     """Of the last one, as ``stats`` has it."""
+    transactions: Transactions
     producers: Clients[ProducerRow]
     subscriptions: Sequence[SubscriptionRow]
     """The one that is furthest behind first."""
@@ -198,6 +211,11 @@ def topic_figures(
         quota_bytes=quota if quota > 0 else None,
         quota_percent=100 * used / quota if quota > 0 else None,
         compaction=stats.get("compaction") or {},
+        transactions=Transactions(
+            stats.get("ongoingTxnCount", 0),
+            stats.get("committedTxnCount", 0),
+            stats.get("abortedTxnCount", 0),
+        ),
         producers=_producers(stats.get("publishers", ()), query),
         subscriptions=rows,
     )

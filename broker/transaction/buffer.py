@@ -75,6 +75,12 @@ class TopicTransactionBuffer:
         """Whether its entries, which may still be in the log, are left out."""
         return transaction in self._aborted
 
+    def state_of(self, transaction: TransactionId) -> str:
+        """Of one that has messages in the log: ``OPEN``, ``ABORTED`` or ``COMMITTED``."""
+        if transaction in self.open:
+            return "OPEN"
+        return "ABORTED" if transaction in self._aborted else "COMMITTED"
+
     def since_ms(self, transaction: TransactionId) -> int | None:
         """When the first message of an open one was published; None: an earlier load saw it."""
         return self._began_ms.get(transaction)

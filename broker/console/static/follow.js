@@ -131,7 +131,8 @@ function row(message) {
   cell(made, "nw", link);
   cell(made, "nw hide3", at);
   cell(made, "hide3", code(message.key ?? ""));
-  cell(made, "n", code(value));
+  const withheld = { OPEN: "(open transaction) ", ABORTED: "(aborted) " };
+  cell(made, "n", code((withheld[message.transactionState] ?? "") + value));
   cell(made, "r hide3", `${message.size.toLocaleString()} B`);
   return made;
 }

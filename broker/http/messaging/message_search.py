@@ -32,11 +32,13 @@ from magnetar.broker.protocol.messages import (
     messages_of,
     open_entry,
 )
+from magnetar.broker.transaction.markers import transaction_of
 from magnetar.managed_ledger.position import EARLIEST
 
 if TYPE_CHECKING:
     from magnetar.broker.http.messaging.value_schemas import ValueSchemas
     from magnetar.broker.protocol.topic_name import TopicName
+    from magnetar.broker.transaction.transaction_id import TransactionId
     from magnetar.managed_ledger.entry_batch import EntryBatch
     from magnetar.managed_ledger.managed_ledger_info import LedgerOffsets
     from magnetar.managed_ledger.position import Position
@@ -156,12 +158,20 @@ class _Item:
 class MessageSearch:
     """Searches in one topic."""
 
-    def __init__(self, schemas: ValueSchemas, name: TopicName, message_bytes_max: int) -> None:
+    def __init__(
+        self,
+        schemas: ValueSchemas,
+        name: TopicName,
+        message_bytes_max: int,
+        state_of: Callable[[TransactionId], str | None] = lambda _: None,
+    ) -> None:
         """
         Args:
             message_bytes_max: largest entry that is opened, after decompression.
+            state_of: of a transaction, see `TopicTransactionBuffer`; None: it isn't known.
         """
         self._schemas, self._name, self._message_bytes_max = schemas, name, message_bytes_max
+        self._state_of = state_of
 
     async def run(self, log: Log, search: Search) -> SearchResult:
         """Raises ManagedLedgerError, LedgerError: the log can't be read now."""
@@ -253,7 +263,10 @@ class MessageSearch:
             pairs = await self._in_thread(lambda: [_masked(*each, run.search) for each in pairs])
 
         def shown() -> list[dict[str, Any]]:
-            return [_shown(item, run.search, value) for item, value in pairs]
+            return [
+                _shown(item, run.search, value) | self._transaction(item.metadata)
+                for item, value in pairs
+            ]
 
         # Whole values may be long: their text, as JSON, takes some ten milliseconds.
         found = await self._in_thread(shown) if run.search.whole_payload else shown()
@@ -274,6 +287,14 @@ class MessageSearch:
         for place, value in zip(places, decoded, strict=True):
             found[place] = value
         return found
+
+    def _transaction(self, metadata: pb.MessageMetadata | None) -> dict[str, Any]:
+        if metadata is None or not metadata.HasField("txnid_least_bits"):
+            return {}
+        transaction = transaction_of(metadata)
+        state = self._state_of(transaction)
+        known = {} if state is None else {"transactionState": state}
+        return {"transaction": str(transaction), **known}
 
     async def _in_thread(self, work: Any) -> Any:
         return await self._schemas.in_value_thread(work)

@@ -45,6 +45,7 @@ from magnetar.broker.protocol.text import readable
 from magnetar.broker.rate_limits.rate_sampler import iso_time
 from magnetar.broker.service.broker_service import BrokerService
 from magnetar.broker.topic.persistent_topic import PersistentTopic
+from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.managed_ledger.cursor.cursor import Cursor
 from magnetar.managed_ledger.entry_batch import EntryBatch
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
@@ -245,6 +246,9 @@ async def search(
     A call reads at most 12,000 entries, 64 MiB after decompression, or five seconds; `next` is
     where to go on, null at the end of the log. Values with a schema are shown as JSON by the
     version that each message has. An entry that can't be decoded is in the list with its `error`.
+
+    A message that was sent in a transaction has it in `transaction`, and in `transactionState`
+    whether it is `OPEN`, `COMMITTED` or `ABORTED`: consumers get it only if it is committed.
     """
     found = await persistent(
         service, topic, "Search", "Search is not allowed on partitioned-topic: ask a partition"
@@ -263,8 +267,7 @@ async def search(
     wanted = Search(
         start, limit, matches, payload != "none", payload == "whole", raw, names_of(masked)
     )
-    schemas = request.app.state.rest_publishers.schemas
-    searching = MessageSearch(schemas, topic, service.config.max_message_size)
+    searching = _search_in(request, found)
     is_last = position == "latest" and not (subscription or timestamp)
     log = CompactedLog(found.ledger, lambda: found.compacted) if readCompacted else found.ledger
     work = (searching.last if is_last else searching.run)(log, wanted)
@@ -272,6 +275,15 @@ async def search(
     if payload != "none":
         note_read(request.scope, result.messages)
     return JsonResponse(result.as_json())
+
+
+def _search_in(request: Request, topic: PersistentTopic) -> MessageSearch:
+    def state_of(transaction: TransactionId) -> str | None:
+        found = topic.transactions
+        return None if found is None else found.buffer.state_of(transaction)
+
+    schemas = request.app.state.rest_publishers.schemas
+    return MessageSearch(schemas, topic.name, topic.service.config.max_message_size, state_of)
 
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -371,8 +383,7 @@ async def follow(
         payload == "whole",
         masked=names_of(masked),
     )
-    schemas = request.app.state.rest_publishers.schemas
-    searching = MessageSearch(schemas, topic, service.config.max_message_size)
+    searching = _search_in(request, found)
     right, client = right_of(request), request.client
     who = str(right[0]) if right is not None else client.host if client else ""
     events = "text/event-stream" in request.headers.get("accept", "")

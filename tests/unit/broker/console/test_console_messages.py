@@ -15,7 +15,8 @@ from magnetar.broker.console.pulsar_cursors import delivery_of
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.dispatch.explanation import Reason
 from magnetar.broker.http.server.app import create_app
-from tests.unit.broker.doubles import Broker
+from magnetar.broker.transaction.transaction_id import TransactionId
+from tests.unit.broker.doubles import Broker, message
 
 TOPIC = "persistent/public/default/orders"
 TAB = f"/console/topic/{TOPIC}/messages"
@@ -210,3 +211,34 @@ def test_a_row_shows_the_beginning_of_json(value: Any) -> None:
     page = {"messages": [message], "next": None, "entriesRead": 1, "bytesRead": 1}
     (row,) = messages_view(page)["rows"]
     assert row.value == json.dumps(value, ensure_ascii=False)[:200]
+
+
+async def test_messages_of_transactions_that_no_consumer_gets_are_marked() -> None:
+    broker = await Broker(transaction_coordinator_enabled=True).start()
+    try:
+        sender = broker.client()
+        await sender.receive_one()
+        await sender.produce()
+        for number, least in enumerate((7, 8, 9, 9)):
+            sender.feed(message(number, txnid_most_bits=0, txnid_least_bits=least))
+        await sender.receive(4)
+        topic = broker.service.topics["persistent://public/default/t"]
+        await topic.end_transaction(TransactionId(0, 7), -1, commit=True)
+        await topic.end_transaction(TransactionId(0, 8), -1, commit=False)
+        transport = httpx.ASGITransport(create_app(broker.service))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            path = "persistent/public/default/t"
+            found = (await client.get(f"/admin/v2/{path}/messages")).json()["messages"]
+            states = ["COMMITTED", "ABORTED", "OPEN", "OPEN"]
+            assert [each["transactionState"] for each in found] == states
+            assert [each["transaction"] for each in found] == ["(0,7)", "(0,8)", "(0,9)", "(0,9)"]
+            page = (
+                await client.get(f"/console/topic/{path}/messages?id={found[1]['messageId']}")
+            ).text
+            assert re.findall(r'<span class="tag [aw]">([^<]+)</span>', page) == [
+                *("aborted", "aborted", "open transaction", "open transaction")
+            ]
+            page = (await client.get(f"/console/topic/{path}")).text
+            assert "1 committed, 1 aborted" in page
+    finally:
+        await broker.close()
