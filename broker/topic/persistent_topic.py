@@ -44,10 +44,7 @@ from magnetar.broker.topic.backlog_check import BacklogCheck
 from magnetar.broker.topic.compaction_subscription import CompactionSubscription
 from magnetar.broker.topic.entry_metadata import INDEX_PROPERTY, entry_metadata_writer
 from magnetar.broker.topic.topic import RESERVED_SUBSCRIPTIONS, Topic
-from magnetar.broker.transaction.topic_transactions import (
-    TRANSACTIONS_PROPERTY,
-    TopicTransactions,
-)
+from magnetar.broker.transaction.topic_transactions import TRANSACTION_PROPERTIES, TopicTransactions
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.broker.transaction.view import TransactionView
 from magnetar.managed_ledger.append_core import AppendDone
@@ -73,7 +70,7 @@ _SETTLE_S: Final = 5.0
 """How long an unload waits for entries under way; what is left is sent again by its clients."""
 NO_TRANSACTIONS: Final = "Transactions are not enabled."
 EPOCH_PROPERTY: Final = "pulsar.topic.epoch"
-_OWN_PROPERTIES: Final = frozenset({EPOCH_PROPERTY, INDEX_PROPERTY, TRANSACTIONS_PROPERTY})
+_OWN_PROPERTIES: Final = frozenset({EPOCH_PROPERTY, INDEX_PROPERTY, *TRANSACTION_PROPERTIES})
 PublishPeriod: TypeAlias = tuple[Sequence[int], float, Sequence[int], float]
 """Latency counts, their sum in ms, size counts, their sum."""
 _NO_LATENCIES: Final = (0,) * (len(LATENCY_LIMITS_MS) + 1), 0
@@ -228,7 +225,7 @@ class PersistentTopic(Topic):
         if self.entry_metadata is not None:
             with storage_errors("restore the index of messages"):
                 await self.entry_metadata.restore(self.ledger)
-        if TRANSACTIONS_PROPERTY in self.ledger.properties:
+        if not self.ledger.properties.keys().isdisjoint(TRANSACTION_PROPERTIES):
             with storage_errors("restore transactions"):
                 await self._new_transactions().recover()
         await asyncio.gather(*(each.log.open() for each in self._transactional_acks()))
@@ -330,7 +327,7 @@ class PersistentTopic(Topic):
             await found.end_transaction(transaction, low_watermark, commit=commit)
 
     def append_marker(self, head: bytes, body: bytes) -> asyncio.Future[None]:
-        if self.terminated:
+        if self.terminated or self._terminating:
             raise TopicTerminatedError(f"Topic {self.full_name} is terminated")
         future = asyncio.get_running_loop().create_future()
 

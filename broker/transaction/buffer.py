@@ -122,6 +122,11 @@ class TopicTransactionBuffer:
             case kind if kind == SNAPSHOT:
                 self._snapshot_at = self._looked_at
 
+    def on_stored_end(self, transaction: TransactionId, *, commit: bool) -> None:
+        """Its end is stored beside the log, which takes no more entries."""
+        if transaction in self.open:
+            self._on_end(transaction, self.noted, commit=commit)
+
     def _on_end(self, transaction: TransactionId, at: Position, *, commit: bool) -> None:
         self.open.pop(transaction, None)
         self._began_ms.pop(transaction, None)

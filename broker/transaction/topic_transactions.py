@@ -7,9 +7,15 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
-from magnetar.broker.errors import NotAllowedError, PersistenceError, TopicFencedError
+from magnetar.broker.errors import (
+    NotAllowedError,
+    PersistenceError,
+    TopicFencedError,
+    storage_errors,
+)
 from magnetar.broker.transaction.buffer import TopicTransactionBuffer
 from magnetar.broker.transaction.markers import SNAPSHOT, end_marker, snapshot_in, snapshot_marker
+from magnetar.broker.transaction.stored_ends import ENDS_PROPERTY, stored_ends, with_end
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.broker.transaction.transaction_records_pb2 import TransactionSnapshot
 from magnetar.broker.transaction.view import TransactionView
@@ -21,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 TRANSACTIONS_PROPERTY: Final = "pulsar.topic.transactions.from"
 """Of the managed ledger: the last position in front of every entry of a transaction."""
+TRANSACTION_PROPERTIES: Final = (TRANSACTIONS_PROPERTY, ENDS_PROPERTY)
 _LOOK_ENTRIES: Final = 500
 _LOOK_BYTES: Final = 1 << 20
 
@@ -30,6 +37,7 @@ class TransactionalTopic(Protocol):
 
     full_name: str
     ledger: ManagedLedger
+    terminated: bool
 
     def append_marker(self, head: bytes, body: bytes) -> asyncio.Future[None]:
         """Store an entry of the broker's own; done when it is durable.
@@ -105,6 +113,8 @@ class TopicTransactions:
                     sealed.append((position, await self._sealed(position)))
             self.buffer.restore(found, sealed)
         await self._look()
+        for transaction, commit in stored_ends(self._ledger.properties):
+            self.buffer.on_stored_end(transaction, commit=commit)
         self.recovered_ms = (start_ms, self._now_ms())
         self.is_starting = False
 
@@ -188,7 +198,10 @@ class TopicTransactions:
     # --- snapshots
 
     def _store_due(self) -> None:
-        if not self._is_storing and (due := self.buffer.due()) is not None:
+        if (
+            not (self._is_storing or self._topic.terminated)
+            and (due := self.buffer.due()) is not None
+        ):
             self._is_storing = True
             self._run(self._store(due))
 
@@ -206,7 +219,9 @@ class TopicTransactions:
         """Store what is known, so that the next owner reads little."""
         if self._looking is not None:
             self._looking.cancel()
-        if self.is_starting or self._is_storing or self._next() is not None:
+        if self.is_starting or self._is_storing or self._topic.terminated:
+            return
+        if self._next() is not None:
             return
         if (snapshot := self.buffer.snapshot()) is not None:
             await self._store(snapshot)
@@ -266,6 +281,13 @@ class TopicTransactions:
             if not (ledger.pending_bytes or ledger.is_undecided):
                 return
             # An entry may be on its way to the log: the marker comes behind it.
-        await self._topic.append_marker(*end_marker(transaction, self._now_ms(), commit=commit))
-        await self._caught_up()
+        if self._topic.terminated:
+            with storage_errors(f"store the end of transaction {transaction}"):
+                await ledger.update_properties(
+                    lambda before: with_end(before, transaction, commit=commit)
+                )
+            buffer.on_stored_end(transaction, commit=commit)
+        else:
+            await self._topic.append_marker(*end_marker(transaction, self._now_ms(), commit=commit))
+            await self._caught_up()
         self._topic.on_transaction_end(transaction, commit=commit)

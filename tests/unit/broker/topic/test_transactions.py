@@ -374,3 +374,26 @@ async def test_explain_says_when_the_transaction_times_out_that_others_wait_for(
     assert found.since_ms is not None
     assert found.until_ms == found.since_ms + 90_000
     assert "at the latest it times out in 1 min" in found.next
+
+
+@pytest.mark.parametrize("is_loaded", [True, False])
+async def test_a_transaction_ends_on_a_terminated_topic(broker: Broker, *, is_loaded: bool) -> None:
+    client, _ = await connected(broker)
+    await store(client, sent(0), sent(1, 1), sent(2, 2), sent(3), sent(4, 3), sent(5))
+    topic = await topic_of(broker)
+    last = await topic.terminate()
+    consumer = await Consumer(broker, 6000).subscribe()
+    await consumer.sees(0)
+    for commit in (True, False):  # the first end counts
+        await end(topic, 1, commit=commit)
+    await end(topic, 2, commit=False)
+    await consumer.sees(0, 1, 3)
+    if is_loaded:
+        topic = await reload(broker)
+        consumer = await Consumer(broker, 6001).subscribe(EXCLUSIVE)
+        await consumer.sees(0, 1, 3)
+    await end(topic, 2, commit=False)
+    await end(topic, 3, commit=True)
+    await consumer.sees(0, 1, 3, 4, 5)
+    assert topic.ledger.last_confirmed == last
+    assert topic.properties == {}, "ends are not the user's"

@@ -36,6 +36,7 @@ final class TransactionsBeside {
         scenarios.put("transactions: a deleted subscription", in(TransactionsBeside::deletedSubscription));
         scenarios.put("transactions: expiry", in(TransactionsBeside::expiry));
         scenarios.put("transactions: a cleared backlog", in(TransactionsBeside::clearedBacklog));
+        scenarios.put("transactions: a terminated topic", in(TransactionsBeside::terminatedTopic));
         scenarios.put("transactions: a compaction", in(TransactionsBeside::compaction));
         scenarios.put("transactions: de-duplication", TransactionsBeside::deduplication);
         scenarios.put("transactions: a late message", in(TransactionsBeside::lateMessage));
@@ -220,6 +221,27 @@ final class TransactionsBeside {
 
     private static void clearedBacklog(World world) throws Exception {
         moved(world, server -> server.admin("POST", world.topic(), "/subscription/s/skip_all", ""));
+    }
+
+    private static void terminatedTopic(World world) throws Exception {
+        Transaction x = world.begin();
+        Transaction y = world.begin();
+        world.send(x, "x0");
+        world.send(y, "y0");
+        world.send("behind");
+        world.server().admin("POST", world.topic(), "/terminate", "");
+        if (world.server().isPulsar()) {
+            return; // there the commit never returns
+        }
+        try (Consumer<byte[]> consumer = world.consumer(SubscriptionType.Shared)) {
+            commit(x);
+            equal("x0", text(next(consumer)), "committed");
+            abort(y);
+            Message<byte[]> last = next(consumer);
+            equal("behind", text(last), "behind what was aborted");
+            consumer.acknowledgeCumulative(last);
+            eventually(consumer::hasReachedEndOfTopic, "the end");
+        }
     }
 
     private static void compaction(World world) throws Exception {
