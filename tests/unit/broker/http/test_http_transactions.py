@@ -11,7 +11,7 @@ from magnetar.broker.errors import BrokerError, PersistenceError
 from magnetar.broker.http.routes import transactions
 from magnetar.broker.http.server.app import create_app
 from magnetar.broker.topic.persistent_topic import PersistentTopic
-from magnetar.broker.transaction import async_coordinator
+from magnetar.broker.transaction import coordinator as coordinator_core
 from magnetar.broker.transaction.async_coordinator import AsyncCoordinator
 from magnetar.broker.transaction.pending_acks import PendingAck
 from magnetar.broker.transaction.transaction_id import TransactionId
@@ -161,8 +161,7 @@ async def test_an_end_that_a_topic_refuses_is_shown(
         raise PersistenceError("no bookie answers")
 
     monkeypatch.setattr(PersistentTopic, "end_transaction", refuse)
-    monkeypatch.setattr(async_coordinator, "_RETRY_S", 0)
-    monkeypatch.setattr(transactions, "_ABORT_S", 0)
+    monkeypatch.setattr(coordinator_core, "RETRY_MS", 0)
     opened.end(commits=True)
     await eventually(lambda: any(x.errors for x in opened.coordinator.ends.values()))
     metadata = await ask(client, "transactionMetadata/0/0")
