@@ -32,6 +32,7 @@ from magnetar.broker.protocol.framing import (
     METADATA_TOO_LARGE,
     NO_ID,
     MalformedFrameError,
+    encode_body,
     stored_bytes_max,
 )
 from magnetar.broker.rate_limits.rate_limiter import PublishRateLimiter
@@ -205,6 +206,8 @@ class SendPath:
             raise MalformedFrameError("message metadata lacks a required field")
         entry_head = make_header(metadata, end - payload_from)
         if entry_head[3] & _SLOW_FLAGS or batch.producer.checked:
+            if send.HasField("txnid_most_bits") and not entry_head[3] & FLAG_TRANSACTION:
+                entry_head, body = self._named_in_metadata(bytes(view[payload_from:end]))
             if not self._allowed(batch, entry_head, len(body)):
                 return
             self._note_kind(batch, entry_head[3])
@@ -215,6 +218,13 @@ class SendPath:
         count = send.num_messages
         batch.message_count += count if 0 < count <= len(body) else 1  # statistics only
         batch.entry_bytes += len(body)
+
+    def _named_in_metadata(self, payload: bytes) -> tuple[bytes, bytes]:
+        """Head and body with the transaction that the command names: readers look there."""
+        send, metadata = self._messages.send, self._messages.metadata
+        metadata.txnid_most_bits = send.txnid_most_bits
+        metadata.txnid_least_bits = send.txnid_least_bits
+        return self._messages.make_header(metadata, len(payload)), encode_body(metadata, payload)
 
     def _note_kind(self, batch: PublishBatch, flags: int) -> None:
         """The entry that is appended next may be a part of something."""

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from magnetar.broker.topic.topic import Topic
 
 TOO_LARGE: Final = "Exceed maximum message size"
+_GO: Final = "Pulsar Go"
+"""Begin of the version of clients in Go."""
 
 # PulsarApi.proto ProducerAccessMode
 SHARED, EXCLUSIVE, WAIT_FOR_EXCLUSIVE, EXCLUSIVE_WITH_FENCING = range(4)
@@ -180,11 +182,19 @@ class Producer:
             self.on_ready = None
             on_ready(self, error)
 
-    def require(self, *, encryption: bool, delay_max_ms: int, message_bytes_max: int) -> None:
-        """Apply the policies that are checked per entry; 0: no limit."""
+    def require(
+        self, *, encryption: bool, delay_max_ms: int, message_bytes_max: int, transactions: bool
+    ) -> None:
+        """Apply the policies that are checked per entry; 0: no limit.
+
+        Args:
+            transactions: are possible here.
+        """
         self.encryption_required, self.delay_max_ms = encryption, delay_max_ms
         self.message_bytes_max = message_bytes_max
-        self.checked = encryption or delay_max_ms > 0 or message_bytes_max > 0
+        # Those of the Go client name their transaction in the command alone.
+        in_command = transactions and self.sink.client_version.startswith(_GO)
+        self.checked = encryption or delay_max_ms > 0 or message_bytes_max > 0 or in_command
 
     def stats(self) -> dict[str, Any]:
         """PublisherStats in Pulsar's shape."""

@@ -150,6 +150,7 @@ class Topic(ABC):
             encryption=self.policies.encryption_required,
             delay_max_ms=self.policies.delayed_delivery.delay_max_ms,
             message_bytes_max=self.policies.max_message_size,
+            transactions=self.persistent and self.service.config.transaction_coordinator_enabled,
         )
 
     async def _free_name(self, producer: Producer) -> None:

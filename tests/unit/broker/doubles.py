@@ -216,13 +216,16 @@ def message(
     highest: int = 0,
     checksum: bool = True,
     damage: bool = False,
+    in_command: int | None = None,
     **fields: object,
 ) -> bytes:
-    """A SEND frame."""
+    """A SEND frame; ``in_command``: its transaction of coordinator 0, as Go names it."""
     command = pb.BaseCommand(type=pb.BaseCommand.SEND)
     command.send.producer_id, command.send.sequence_id = producer_id, sequence_id
     if highest:
         command.send.highest_sequence_id = highest
+    if in_command is not None:
+        command.send.txnid_most_bits, command.send.txnid_least_bits = 0, in_command
     metadata = pb.MessageMetadata(
         producer_name="p", sequence_id=sequence_id, publish_time=1_700_000_000_000
     )

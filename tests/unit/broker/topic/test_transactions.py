@@ -251,6 +251,29 @@ async def test_expiry_and_a_cleared_backlog_end_where_reading_ends(broker: Broke
     assert backlog(topic, "keeper") == 0
 
 
+@pytest.mark.parametrize("checksum", [True, False])
+async def test_a_transaction_that_only_the_command_names(broker: Broker, *, checksum: bool) -> None:
+    """Of the Go client, whose producers may send outside of one, too."""
+    await topic_of(broker)
+    client = broker.client(port=5000)
+    await client.receive_one()
+    client.connection.client_version = "Pulsar Go 0.19.0"
+    await client.produce(producer_name="p")
+    consumer = await Consumer(broker, 6000).subscribe()
+    frames = [
+        message(n, b"%d" % n, checksum=checksum, in_command=least, partition_key="k")
+        for n, least in enumerate((None, 1, 2, None))
+    ]
+    await store(client, *frames)
+    await consumer.sees(0)
+    topic = await reload(broker)
+    consumer = await Consumer(broker, 6001).subscribe(EXCLUSIVE)
+    await consumer.sees(0)
+    await end(topic, 1, commit=False)
+    await end(topic, 2, commit=True)
+    await consumer.sees(0, 2, 3)
+
+
 async def test_without_the_setting_transactions_are_refused() -> None:
     broker = await Broker().start()
     client, _ = await connected(broker)
