@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from magnetar.broker.topic.topic import Topic
 
 TOO_LARGE: Final = "Exceed maximum message size"
-_GO: Final = "Pulsar Go"
+_GO: Final = "Pulsar-Go"
 """Begin of the version of clients in Go."""
 
 # PulsarApi.proto ProducerAccessMode

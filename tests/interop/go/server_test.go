@@ -33,13 +33,17 @@ func setting(name, otherwise string) string {
 // newClient returns a client of the server under test, closed with the test.
 func newClient(t *testing.T) pulsar.Client {
 	t.Helper()
+	return newClientWith(t, clientOptions())
+}
+
+func clientOptions() pulsar.ClientOptions {
 	options := pulsar.ClientOptions{URL: setting("CLIENTS_URL", setting("SERVICE_URL", "pulsar://localhost:6650"))}
 	if folder := authFolder(); folder != "" {
 		options.Authentication = pulsar.NewAuthenticationTokenFromFile(folder + "/admin.token")
 		options.TLSTrustCertsFilePath = folder + "/authority.pem"
 		options.TLSValidateHostname = true
 	}
-	return newClientWith(t, options)
+	return options
 }
 
 func newClientWith(t *testing.T, options pulsar.ClientOptions) pulsar.Client {

@@ -257,7 +257,7 @@ async def test_a_transaction_that_only_the_command_names(broker: Broker, *, chec
     await topic_of(broker)
     client = broker.client(port=5000)
     await client.receive_one()
-    client.connection.client_version = "Pulsar Go 0.19.0"
+    client.connection.client_version = "Pulsar-Go-v0.19.0"
     await client.produce(producer_name="p")
     consumer = await Consumer(broker, 6000).subscribe()
     frames = [
