@@ -27,6 +27,8 @@ _INACTIVE_AT_ONCE: Final = 100
 _BACKLOGS_AT_ONCE: Final = 50  # 25 us each, with five subscriptions
 _FIRST_LEAK_CHECK_MS: Final = 60_000
 _LEAK_CHECK_MS: Final = 3_600_000
+_FIRST_COORDINATORS_MS: Final = 1_000
+_COORDINATORS_MS: Final = 30_000
 ORPHAN_MS: Final = 60_000
 """How long a reader's subscription may be without its reader: after a seek it comes back."""
 
@@ -66,6 +68,7 @@ class BackgroundTasks:
         self._compactions = ItemErrors("compaction", logger, _EXPECTED)
         self._inactive = ItemErrors("deletion of inactive topics", logger, _EXPECTED)
         self._leaks = ItemErrors("search for leaked ledgers", logger, _EXPECTED)
+        self._coordinators = ItemErrors("opening of coordinators", logger, _EXPECTED)
         self.rounds: Final = self._table(service.clock())
         """Everything that is done now and then, by name."""
 
@@ -114,6 +117,12 @@ class BackgroundTasks:
             ),
             BackgroundTask(
                 "leak check", lambda: _LEAK_CHECK_MS, self.collect_leaks, _FIRST_LEAK_CHECK_MS
+            ),
+            BackgroundTask(
+                "transaction coordinators",
+                lambda: _COORDINATORS_MS if self._service.transactions is not None else 0,
+                self.open_coordinators,
+                _FIRST_COORDINATORS_MS,
             ),
         )
         for each in table:
@@ -251,6 +260,18 @@ class BackgroundTasks:
             logger.info("deleted %d leaked ledgers: %s", len(deleted), deleted[:100])
         if chunks:
             logger.info("deleted %d leaked chunks of lists: %s", len(chunks), chunks[:100])
+
+    async def open_coordinators(self, _now_ms: int = 0) -> None:
+        """Have those of the cluster opened: what no client ends any more has to time out."""
+        if (coordinators := self._service.transactions) is None:
+            return
+        with self._coordinators.round() as each:
+            count = 0
+            with each.item("how many there are"):
+                count = await coordinators.count()
+            for number in range(count):
+                with each.item(str(number)):
+                    await coordinators.connect_anywhere(number)
 
     async def end_orphans(self, now_ms: int) -> None:
         """End readers' subscriptions whose reader went before it was there, or during a seek."""

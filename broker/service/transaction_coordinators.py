@@ -40,7 +40,8 @@ _COORDINATORS: Final = 16
 
 
 class TransactionCoordinators:
-    """Opened when a client connects to one; closed with the bundle of its partition."""
+    """Opened when a client, or any broker, connects to one; closed with the bundle of its
+    partition."""
 
     def __init__(self, service: BrokerService) -> None:
         self._service = service
@@ -116,6 +117,22 @@ class TransactionCoordinators:
                 self._opening[number] = task
                 task.add_done_callback(lambda _: self._opening.pop(number, None))
             await asyncio.shield(task)
+
+    async def connect_anywhere(self, number: int) -> None:
+        """Have it opened at the broker that has its partition.
+
+        Else it would wait for a client, and what it has open would not time out before.
+
+        Raises:
+            BrokerError: nobody has opened it.
+        """
+        CALLER.set(self._superuser)  # as in ``_end``
+        peer = await self._service.broker_client.serving(self.partition(number))
+        if peer is None:
+            await self.connect(number)
+            return
+        connection = await self._connections.to(peer)
+        await connection.call(pb.CommandTcClientConnectRequest(tc_id=number))
 
     async def _load(self, number: int) -> None:
         service = self._service
