@@ -25,6 +25,12 @@ class WriteError(PipelineError):
     """A row can't be sent as a message, or a broker didn't store it."""
 
 
+class PartlyWrittenError(WriteError):
+    """A batch of the exactly-once sink may be written in part: its transactions timed out between
+    two commits.
+    """
+
+
 class JobError(PipelineError):
     """Base of what jobs raise beside what the source and the sink raise."""
 

@@ -1,7 +1,7 @@
 """The sink of Spark: what runs on the driver, and how a task sends its rows.
 
-Abort undoes nothing: what brokers have stored stays, as with Spark's Kafka sink. It does no harm
-either: the next attempt goes on behind it.
+Without transactions abort undoes nothing: what brokers have stored stays, as with Spark's Kafka
+sink. It does no harm either: the next attempt goes on behind it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,18 @@ from pyspark.sql.datasource import (
 )
 
 from magnetar.pipeline.admin import parse_access
-from magnetar.pipeline.errors import OptionsError, WriteError
-from magnetar.pipeline.sink_options import SinkOptions, find_columns, parse_sink_options
+from magnetar.pipeline.commit_log import TaskTransaction, abort_batch, commit_batch
+from magnetar.pipeline.errors import OptionsError, PipelineError, WriteError
+from magnetar.pipeline.sink_commits import run_steps
+from magnetar.pipeline.sink_options import (
+    SinkOptions,
+    commit_topic_of,
+    find_columns,
+    parse_sink_options,
+)
 from magnetar.pipeline.target_check import TargetCheck
 from magnetar.pipeline.task_producers import TaskProducers, TaskRun, open_client
+from magnetar.pipeline.task_transaction import TaskTransactionWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,6 +51,10 @@ class TaskWritten(WriterCommitMessage):
     attempt: int
     sent: int
     skipped: int
+    name: str
+    """Of the query or job."""
+    transaction: TaskTransaction | None = None
+    """None: no rows, or no transactions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +127,10 @@ class BatchWriter(DataSourceArrowWriter):
         return _write(self._plan, run, context.attemptNumber(), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Raises WriteError: the job fails; with transactions nothing of it is written."""
+        if self._plan.options.exactly_once:
+            is_last = not self._plan.options.producer_name
+            _commit(self._plan, self._plan.options.batch_id, messages, is_last=is_last)
         sent, skipped, first = _sums(messages)
         _log.info("%s: %d messages sent, %d were stored before", self._name, sent, skipped)
         if first:
@@ -126,7 +142,10 @@ class BatchWriter(DataSourceArrowWriter):
             )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        _tell_abort(self._name, messages)
+        if self._plan.options.exactly_once:
+            _abort(self._plan, self._name, self._plan.options.batch_id, messages)
+        else:
+            _tell_abort(self._name, messages)
 
 
 @dataclass
@@ -146,11 +165,17 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _write(self._plan, run, context.attemptNumber(), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Raises WriteError: the query ends."""
+        if self._plan.options.exactly_once:
+            _commit(self._plan, batchId, messages, is_last=False)
         sent, skipped, _ = _sums(messages)
         _log.info("batch %d: %d messages sent, %d were stored before", batchId, sent, skipped)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        _tell_abort(f"batch {batchId}", messages)
+        if self._plan.options.exactly_once:
+            _abort(self._plan, self._plan.options.producer_name, batchId, messages)
+        else:
+            _tell_abort(f"batch {batchId}", messages)
 
 
 def _context() -> TaskContext:
@@ -165,27 +190,79 @@ def _write(
 ) -> TaskWritten:
     from magnetar.pipeline.sink_rows import messages_of
 
-    producers: TaskProducers | None = None
+    _refuse_speculation(plan.options)
+    producers: TaskProducers | TaskTransactionWriter | None = None
     try:
         for batch in batches:
             if not batch.num_rows:
                 continue
             if producers is None:
-                client = open_client(plan.options)
-                producers = TaskProducers(client, plan.options, run, plan.check)
+                producers = _open(plan, run)
             for message in messages_of(batch, plan.columns):
                 producers.send(message)
         if producers is None:
-            return TaskWritten(run.task, attempt, 0, 0)
+            return TaskWritten(run.task, attempt, 0, 0, run.name)
         written = producers.finish()
     except BaseException:
         if producers is not None:
             producers.abandon()
         raise
-    return TaskWritten(run.task, attempt, written.sent, written.skipped)
+    return TaskWritten(
+        run.task, attempt, written.sent, written.skipped, run.name, written.transaction
+    )
+
+
+def _open(plan: _Plan, run: TaskRun) -> TaskProducers | TaskTransactionWriter:
+    if plan.options.exactly_once:
+        return TaskTransactionWriter(plan.options, run, plan.check)
+    return TaskProducers(open_client(plan.options), plan.options, run, plan.check)
+
+
+def _refuse_speculation(options: SinkOptions) -> None:
+    """Two attempts at once would wait for each other's producer name, one of them in vain."""
+    if options.effectively_once and _context().getLocalProperty("spark.speculation") == "true":
+        raise WriteError(
+            "spark.speculation=true runs a task twice at the same time, which de-duplication can't "
+            "tell apart: set deliveryGuarantee=exactly-once, or spark.speculation=false"
+        )
 
 
 # --- driver
+
+
+def _commit(
+    plan: _Plan, batch: int, messages: Iterable[WriterCommitMessage | None], *, is_last: bool
+) -> None:
+    told = [each for each in messages if isinstance(each, TaskWritten)]
+    if not told:  # no tasks
+        return
+    topic = commit_topic_of(plan.options, told[0].name)
+    written = tuple(each.transaction for each in told if each.transaction is not None)
+    if not run_steps(plan.options, topic, commit_batch(batch, written), is_last=is_last):
+        _log.warning(
+            "batch %d was decided before, by an earlier run with this name: its rows are those of "
+            "that run, and the rows of this one are dropped",
+            batch,
+        )
+
+
+def _abort(
+    plan: _Plan, name: str, batch: int, messages: Iterable[WriterCommitMessage | None]
+) -> None:
+    """Best effort: what stays open ends with the next batch, or by its time-out."""
+    told = [each for each in messages if isinstance(each, TaskWritten)]
+    name = told[0].name if told else name
+    if not name:
+        return
+    ids = [each.transaction.id for each in told if each.transaction is not None]
+    try:
+        topic = commit_topic_of(plan.options, name)
+        is_nothing = run_steps(plan.options, topic, abort_batch(batch, ids), is_last=False)
+    except PipelineError as error:
+        _log.warning("batch %d failed; its transactions are open still: %s", batch, error)
+        return
+    what = "nothing of it is written" if is_nothing else "it was decided before, and is written"
+    _log.warning("batch %d failed: %s", batch, what)
 
 
 def _sums(messages: Iterable[WriterCommitMessage | None]) -> tuple[int, int, int]:
@@ -201,5 +278,8 @@ def _sums(messages: Iterable[WriterCommitMessage | None]) -> tuple[int, int, int
 def _tell_abort(what: str, messages: Iterable[WriterCommitMessage | None]) -> None:
     sent, skipped, _ = _sums(messages)
     _log.warning(
-        "%s failed; at least %d of its messages are stored, and stay", what, sent + skipped
+        "%s failed; at least %d of its messages are stored, and stay. With "
+        "deliveryGuarantee=exactly-once none of them would count",
+        what,
+        sent + skipped,
     )

@@ -7,15 +7,18 @@ are case-insensitive, as everywhere in Spark. docs/guides/spark.md has the table
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
+from urllib.parse import quote
 
 from magnetar.broker.auth.client_auth import ClientAuth
 from magnetar.broker.protocol.topic_name import InvalidTopicNameError, TopicName
+from magnetar.pipeline.commit_log import MARGIN_MS
 from magnetar.pipeline.entry_plan import HASHES
 from magnetar.pipeline.errors import OptionsError
 from magnetar.pipeline.options import client_access, flag, positive
 
 EFFECTIVELY_ONCE: Final = "effectively-once"
 AT_LEAST_ONCE: Final = "at-least-once"
+EXACTLY_ONCE: Final = "exactly-once"
 COMPRESSIONS: Final = ("none", "lz4", "zlib", "zstd", "snappy")
 BATCH_ID_MAX: Final = 2**31 - 1
 """Batch ids are the upper half of sequence ids, which are signed and have 64 bits."""
@@ -49,7 +52,12 @@ class SinkOptions:
         producer_name: "": the query's id, or a new one for each batch job.
         batch_id: of a batch job that repeats under one producer name; a stream has its own.
         fail_on_data_loss: False: a topic that keeps nothing of what is written is warned of only.
-        effectively_once: False: a task that is tried again sends its rows again.
+        effectively_once: by de-duplication: a task that is tried again goes on where it stopped.
+        exactly_once: by transactions: what isn't of the batch that is committed doesn't count.
+            With neither, a task that is tried again sends its rows again.
+        commit_topic: where a query records which transactions make a batch; "": made of the topic's
+            namespace and the query's name.
+        transaction_timeout_ms: from a task's first row until its batch is committed.
         entry_bytes_max: of the rows of one entry before compression.
         pending_messages_max, pending_bytes_max: of a task, of what isn't stored yet.
         send_timeout_ms: after which a message that isn't answered fails the task.
@@ -61,6 +69,9 @@ class SinkOptions:
     producer_name: str = ""
     batch_id: int = 0
     effectively_once: bool = True
+    exactly_once: bool = False
+    commit_topic: str = ""
+    transaction_timeout_ms: int = 3_600_000
     fail_on_data_loss: bool = True
     compression: str = "none"
     messages_max: int = 1000
@@ -82,17 +93,21 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         OptionsError: names the option.
     """
     lowered = {name.lower(): text.strip() for name, text in options.items()}
-    effectively_once = _one_of(lowered, "deliveryGuarantee", (EFFECTIVELY_ONCE, AT_LEAST_ONCE)) == (
-        EFFECTIVELY_ONCE
+    guarantee = _one_of(
+        lowered, "deliveryGuarantee", (EFFECTIVELY_ONCE, AT_LEAST_ONCE, EXACTLY_ONCE)
     )
+    topic = _topic(lowered, "topic", guarantee != AT_LEAST_ONCE)
     if "batchid" in lowered and not lowered.get("producername"):
         raise OptionsError("option batchId counts the batches of a producerName: give that, too")
     parsed = SinkOptions(
         service_url=_service_url(lowered),
-        topic=_topic(lowered, effectively_once),
+        topic=topic,
         producer_name=lowered.get("producername", ""),
         batch_id=_batch_id(lowered),
-        effectively_once=effectively_once,
+        effectively_once=guarantee == EFFECTIVELY_ONCE,
+        exactly_once=guarantee == EXACTLY_ONCE,
+        commit_topic=_topic(lowered, "commitTopic", True),
+        transaction_timeout_ms=positive(lowered, "transactionTimeoutMs", 3_600_000),
         fail_on_data_loss=flag(lowered, "failOnDataLoss", True),
         compression=_one_of(lowered, "compression", COMPRESSIONS),
         messages_max=positive(lowered, "batchingMaxMessages", 1000),
@@ -104,6 +119,14 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         hashing=_one_of(lowered, "hashingScheme", tuple(HASHES)),
         access=client_access(lowered),
     )
+    if parsed.exactly_once:
+        if not topic and not parsed.commit_topic:
+            raise OptionsError(
+                "option commitTopic is needed where rows name their topics: with "
+                f"deliveryGuarantee={EXACTLY_ONCE} the sink records there what a batch consists of"
+            )
+        if parsed.transaction_timeout_ms <= 2 * MARGIN_MS:
+            raise OptionsError(f"option transactionTimeoutMs: more than {2 * MARGIN_MS}")
     if parsed.entry_bytes_max > _ENTRY_BYTES_MAX:
         raise OptionsError(f"option batchingMaxBytes: at most {_ENTRY_BYTES_MAX}")
     if parsed.entry_bytes_max > parsed.pending_bytes_max:
@@ -164,12 +187,20 @@ def _service_url(options: Mapping[str, str]) -> str:
     return url
 
 
-def _topic(options: Mapping[str, str], effectively_once: bool) -> str:
-    text = options.get("topic", "")
-    return full_topic_name(text, effectively_once, "option topic") if text else ""
+def _topic(options: Mapping[str, str], option: str, is_stored: bool) -> str:
+    text = options.get(option.lower(), "")
+    return full_topic_name(text, is_stored, f"option {option}") if text else ""
 
 
-def full_topic_name(text: str, effectively_once: bool, where: str) -> str:
+def commit_topic_of(options: SinkOptions, name: str) -> TopicName:
+    """Where the query or job with this name records its commits."""
+    if options.commit_topic:
+        return TopicName.parse(options.commit_topic)
+    namespace = TopicName.parse(options.topic).namespace
+    return TopicName.parse(f"persistent://{namespace}/spark-commits-{quote(name, safe='')}")
+
+
+def full_topic_name(text: str, is_stored: bool, where: str) -> str:
     """
     Raises:
         OptionsError: no topic's name, or a topic that can't be written to as asked.
@@ -178,7 +209,7 @@ def full_topic_name(text: str, effectively_once: bool, where: str) -> str:
         name = TopicName.parse(text)
     except InvalidTopicNameError as error:
         raise OptionsError(f"{where}: {error}") from error
-    if effectively_once and not name.is_persistent:
+    if is_stored and not name.is_persistent:
         raise OptionsError(
             f"{where}: {name} stores nothing, so nobody can tell what was sent before: "
             f"deliveryGuarantee={AT_LEAST_ONCE} is possible"

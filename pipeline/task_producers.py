@@ -22,6 +22,7 @@ from typing import Any, Final
 from magnetar.broker.auth.client_auth import ClientAuth
 from magnetar.broker.auth.client_auth_error import ClientAuthError
 from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.pipeline.commit_log import TaskTransaction
 from magnetar.pipeline.entry_plan import HASHES, EntryPlan, choose_partition
 from magnetar.pipeline.errors import OptionsError, PipelineError, WriteError
 from magnetar.pipeline.sink_options import BATCH_ID_MAX, SinkOptions, full_topic_name
@@ -90,6 +91,7 @@ class TaskWriteResult:
 
     sent: int
     skipped: int
+    transaction: TaskTransaction | None = None
 
 
 class _Receipts:

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -23,9 +24,13 @@ class LoopThread:
         with self._runner:
             self._runner.run(self._stop.wait())
 
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin ``work``, behind what was begun before."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of ``work``, or what it raised."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return self.start(work).result()
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)

@@ -85,6 +85,9 @@ class OutgoingMessage:
     """Set: the payload is compressed and encrypted already; its keys and how it was made."""
     is_value: bool = False
     """The payload is stored as it is; else it may be a text that a schema makes into one."""
+    ordering_key: bytes = b""
+    is_tombstone: bool = False
+    """Without a value, which an empty payload isn't."""
     transaction: tuple[int, int] | None = None
     """Coordinator and sequence of a `TransactionId`; one for all messages of a batch."""
 
@@ -316,6 +319,10 @@ def encode_single(
             metadata.properties.add(key=key, value=value)
     if message.event_time_ms:
         metadata.event_time = message.event_time_ms
+    if message.ordering_key:
+        metadata.ordering_key = message.ordering_key
+    if message.is_tombstone:
+        metadata.null_value = True
     if message.encryption is not None:
         metadata.MergeFrom(message.encryption)
         return metadata, encode_body(metadata, message.payload)
@@ -344,6 +351,10 @@ def encode_batch(
                 single.properties.add(key=key, value=value)
         if message.event_time_ms:
             single.event_time = message.event_time_ms
+        if message.ordering_key:
+            single.ordering_key = message.ordering_key
+        if message.is_tombstone:
+            single.null_value = True
         data = single.SerializeToString()
         parts += (_U32.pack(len(data)), data, message.payload)
     metadata = _start_metadata(producer_name, messages[0], publish_time_ms)
@@ -351,6 +362,8 @@ def encode_batch(
     metadata.highest_sequence_id = messages[-1].sequence_id
     if messages[0].key is not None:
         metadata.partition_key = messages[0].key  # what the official clients do: routing by key
+    if messages[0].ordering_key:
+        metadata.ordering_key = messages[0].ordering_key
     return metadata, encode_body(metadata, _compress_into(metadata, b"".join(parts), kind))
 
 

@@ -97,11 +97,11 @@ class Application:
     def log(self) -> str:
         return (self.folder / "application.log").read_text(errors="replace")
 
-    def start(self, **arguments: object) -> None:
+    def start(self, module: str = "tests.pipeline.sink_job", **arguments: object) -> None:
         text = json.dumps(arguments)
         with (self.folder / "application.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.pipeline.sink_job", text],
+                [sys.executable, "-m", module, text],
                 cwd=ROOT,
                 env=spark_environment(),
                 stdin=subprocess.DEVNULL,
@@ -118,12 +118,16 @@ class Application:
             assert time.monotonic() < deadline, f"too late:\n{self.log[-5000:]}"
             time.sleep(0.1)
 
-    def kill(self) -> None:
+    def wait_for_end(self) -> None:
+        assert self._process is not None
+        assert self._process.wait(WAIT_S) == 0, self.log[-5000:]
+
+    def kill(self, *, with_workers: bool = False) -> None:
         """The driver and Spark itself at once; Spark's workers notice, sooner or later."""
         assert self._process is not None
         driver = psutil.Process(self._process.pid)
         below = driver.children(recursive=True)
-        for each in [driver, *(child for child in below if child.name() == "java")]:
+        for each in [driver, *(each for each in below if with_workers or each.name() == "java")]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.kill()
         self._process.wait()

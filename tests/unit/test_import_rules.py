@@ -26,12 +26,14 @@ ALLOWED: dict[str, set[str]] = {
     "loadbalance": {"metadata"},
     "broker": {"managed_ledger", "bookkeeper", "metadata", "bundles", "loadbalance"},
     # Spark's workers read ledgers, not brokers: of those only the wire formats, those of schemas'
-    # values, and what the CLI has for callers that wait, an HTTP client and an event loop.
+    # values, what the CLI has for callers that wait, an HTTP client and an event loop, and the
+    # client with transactions.
     "pipeline": {
         *("bookkeeper", "metadata", "managed_ledger.position", "managed_ledger.offload"),
         *("broker.protocol", "broker.schema.avro_values", "broker.schema.primitive_values"),
         *("broker.auth.client_auth", "broker.auth.client_auth_error"),
-        "broker.compaction.compacted_entry",
+        *("broker.compaction.compacted_entry", "broker.errors", "broker.client"),
+        "broker.transaction.transaction_id",
         *(f"broker.cli.{name}" for name in ("admin_client", "errors", "loop_thread")),
     },
     "magnetar": {
@@ -113,7 +115,7 @@ CORES = [
     *(f"pipeline/{name}.py" for name in ("batch_messages", "chunks", "row_columns", "decode")),
     *(f"pipeline/{name}.py" for name in ("errors", "filters", "options", "read_plan", "offsets")),
     *(f"pipeline/{name}.py" for name in ("record_types", "rows", "topic_snapshot")),
-    *(f"pipeline/{name}.py" for name in ("entry_plan", "sink_options")),
+    *(f"pipeline/{name}.py" for name in ("entry_plan", "sink_options", "commit_log")),
     *(f"pipeline/jobs/{name}.py" for name in ("manifest", "skew")),
     "broker/dispatch/explanation.py",
     "broker/dispatch/pending_ages.py",

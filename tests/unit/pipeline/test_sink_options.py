@@ -65,7 +65,12 @@ def test_all_options_whatever_their_case() -> None:
         ({"batchId": "3"}, "option batchId .* producerName"),
         ({"producerName": "p", "batchId": "-1"}, "option batchId: a whole number"),
         ({"producerName": "p", "batchId": str(2**31)}, "option batchId: a whole number"),
-        ({"deliveryGuarantee": "exactly-once"}, "effectively-once, at-least-once are possible"),
+        ({"deliveryGuarantee": "twice"}, "effectively-once, at-least-once, exactly-once are"),
+        ({"deliveryGuarantee": "exactly-once"}, "option commitTopic is needed where rows name"),
+        (
+            {"deliveryGuarantee": "exactly-once", "topic": "t", "transactionTimeoutMs": "120000"},
+            "option transactionTimeoutMs: more than 120000",
+        ),
         ({"compression": "gzip"}, "option compression: none, lz4, zlib, zstd, snappy"),
         ({"hashingScheme": "crc"}, "option hashingScheme: JavaStringHash, Murmur3_32Hash"),
         ({"sendTimeoutMs": "0"}, "option sendTimeoutMs: a whole number above 0"),
