@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, Final
 
 from magnetar.broker.compaction.compacted_ledger import CompactedLedger
-from magnetar.broker.compaction.compacted_view import CompactedView
+from magnetar.broker.compaction.compacted_view import CompactedLog, CompactedView
 from magnetar.broker.compaction.latest_keys import LatestKeys, MessageBits
 from magnetar.broker.compaction.topic_compaction import TopicCompaction
 from magnetar.broker.compaction.two_passes import TwoPasses
@@ -179,7 +179,7 @@ def a_reader_stays_with_the_ledger_that_it_began_with(plant: Plant) -> None:
         found: CompactedLedger | None = self._of or old(self, position)
         return None if found is None or position > found.horizon else found
 
-    old = plant.set(CompactedView, "_current", current)
+    old = plant.set(CompactedLog, "_current", current)
 
 
 @bug("compacting owners", "failures")
