@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, Final
 
 from magnetar.broker.compaction.compacted_ledger import CompactedLedger
-from magnetar.broker.compaction.compacted_view import CompactedLog, CompactedView
+from magnetar.broker.compaction.compacted_view import CompactedLog
 from magnetar.broker.compaction.latest_keys import LatestKeys, MessageBits
 from magnetar.broker.compaction.topic_compaction import TopicCompaction
 from magnetar.broker.compaction.two_passes import TwoPasses
@@ -189,7 +189,7 @@ def behind_the_compacted_ledger_an_entry_is_left_out(plant: Plant) -> None:
         if compacted is not None and position <= compacted.horizon:
             run = await compacted.read(await compacted.find(position), 1 << 20)
             if not run.batches:
-                position = self._log.offsets.position_after(compacted.horizon, 2)
+                position = self.log.offsets.position_after(compacted.horizon, 2)
         return await old(self, position, *limits)
 
-    old = plant.set(CompactedView, "read", read)
+    old = plant.set(CompactedLog, "read", read)
