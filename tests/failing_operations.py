@@ -87,6 +87,7 @@ _WANTED: Final = ("force", "unload", "group")
 LACKING: Final = re.compile(
     r"not (supported|available)|ResourceGroup does not exist|can't be stopped|no place for copies"
     r"|Entry filter|Target URL is required|not issued|not enabled|has no such schema"
+    r"|transactionCoordinatorEnabled"
 )
 """Why an operation is refused that nobody can succeed with in such a world."""
 _PARTLY: Final = re.compile(r'"errorCode":-?[1-9]')

@@ -25,10 +25,11 @@ from tests.failing_world import FAULTS, Fault
 
 COUNT = os.environ.get("MAGNETAR_FAILURES", "24")
 ONLY = os.environ.get("MAGNETAR_FAILURES_ONLY", "")
-#: What reads ask for and a world hasn't: schemas, isolation policies, groups, other brokers.
+#: What reads ask for and a world hasn't: schemas, isolation policies, groups, other brokers,
+#: transactions.
 _NOTHING_THERE = re.compile(
     r"not (exist|found|allowed|support|counted)|No offload driver|valid integer|Invalid allocator"
-    r"|Tenant should not be null"
+    r"|Tenant should not be null|transactionCoordinatorEnabled"
 )
 
 
