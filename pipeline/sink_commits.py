@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, TypeVar
 
 from magnetar.broker.client.async_client_transaction import AsyncClientTransactions
 from magnetar.broker.client.client_consumer import ClientConsumer
@@ -37,12 +37,15 @@ from magnetar.pipeline.commit_log import (
     Record,
     Step,
     Steps,
+    TaskTransaction,
     TellTime,
     decode_record,
     encode_record,
 )
 from magnetar.pipeline.errors import WriteError
 from magnetar.pipeline.sink_options import SinkOptions
+
+_T = TypeVar("_T")
 
 SUBSCRIPTION: Final = "spark-commits"
 _PERMITS: Final = 1_000
@@ -183,10 +186,10 @@ class _CommitTopic:
         try:
             async with asyncio.timeout(_ANSWER_S):
                 while not self._records or self._records[-1][0] < self._appended:
-                    self._came.clear()
-                    await self._came.wait()
                     if self._failed is not None:
                         raise self._failed
+                    self._came.clear()
+                    await self._came.wait()
         except TimeoutError as error:
             raise WriteError(f"{self._topic}: records didn't come in time") from error
         return self._records
@@ -250,21 +253,19 @@ class _StepRunner:
             case ForgetBefore(position):
                 return await self._log.forget_before(position)
 
-    async def _each(
-        self, ask: Callable[[Any], Awaitable[bool]], what: tuple[Any, ...]
-    ) -> list[bool]:
+    async def _each(self, ask: Callable[[_T], Awaitable[bool]], what: Iterable[_T]) -> list[bool]:
         slots = asyncio.Semaphore(_AT_ONCE)
 
-        async def one(each: Any) -> bool:
+        async def one(each: _T) -> bool:
             async with slots:
                 return await ask(each)
 
         return await asyncio.gather(*map(one, what))
 
-    async def _is_open(self, written: Any) -> bool:
+    async def _is_open(self, written: TaskTransaction) -> bool:
         return await _holds(self._transactions.transaction(written.id).check(written.partition))
 
-    async def _is_committed(self, written: Any) -> bool:
+    async def _is_committed(self, written: TaskTransaction) -> bool:
         return await _holds(self._transactions.transaction(written.id).commit())
 
     async def _abort(self, id_: TransactionId) -> bool:

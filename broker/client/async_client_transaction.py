@@ -237,6 +237,9 @@ class AsyncClientTransaction:
         except BrokerError as error:
             self._core.on_failed(error)
             raise
+        except asyncio.CancelledError:
+            self._core.on_failed(ServiceNotReadyError("an operation was cancelled"))
+            raise
 
     async def _register(self, place: object, asked: Coroutine[Any, Any, None]) -> None:
         """Once for each place, and before anything of the transaction goes there."""

@@ -21,6 +21,7 @@ from magnetar.broker.transaction.coordinator import (
     AppendEntry,
     Coordinator,
     EndParticipants,
+    TransactionDescription,
     Trim,
 )
 from magnetar.broker.transaction.transaction_id import TransactionId
@@ -43,6 +44,7 @@ _NO_HEADS: Final = HeadsInFront(0)  # entries are records only, as Pulsar's
 _OUTSTANDING_MAX: Final = 1000
 _READ_ENTRIES: Final = 500
 _DROPPED_A_TURN: Final = 1000
+_LOOKED_AT_A_TURN: Final = 1000
 _READ_BYTES: Final = 1 << 20
 
 
@@ -258,6 +260,18 @@ class AsyncCoordinator:
             return error
         errors.pop(participant, None)
         return None
+
+    # --- questions
+
+    async def begun_before(self, time_ms: int, count_max: int) -> list[TransactionDescription]:
+        """Those that haven't ended and began before then: the oldest ones, at most so many."""
+        core, found = self.core, list[TransactionDescription]()
+        first = core.low_watermark() + 1
+        while first <= core.last_sequence and len(found) < count_max:
+            found += core.begun_before(time_ms, range(first, first + _LOOKED_AT_A_TURN))
+            first += _LOOKED_AT_A_TURN
+            await asyncio.sleep(0)  # there may be a million
+        return found[:count_max]
 
     # --- time
 

@@ -13,7 +13,6 @@ import sys
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import islice, takewhile
 from typing import Final, TypeAlias
 
 from magnetar.broker.errors import (
@@ -174,12 +173,12 @@ class Coordinator:
         """Transactions that haven't ended."""
         return len(self._live)
 
+    # --- questions
+
     def times_of(self, sequence: int) -> tuple[int, int] | None:
         """When a transaction began and when it times out, in ms; None: there is none."""
         found = self._live.get(sequence)
         return None if found is None else (found.start_ms, found.deadline_ms)
-
-    # --- questions
 
     @property
     def last_sequence(self) -> int:
@@ -191,10 +190,10 @@ class Coordinator:
         found = self._live.get(sequence)
         return None if found is None else self._described(found)
 
-    def begun_before(self, time_ms: int, count_max: int) -> list[TransactionDescription]:
-        """Those that haven't ended and began before then: the oldest ones, at most so many."""
-        older = takewhile(lambda each: each.start_ms < time_ms, self._live.values())
-        return list(map(self._described, islice(older, count_max)))
+    def begun_before(self, time_ms: int, sequences: range) -> list[TransactionDescription]:
+        """Of these, those that haven't ended and began before then."""
+        some = (self._live.get(sequence) for sequence in sequences)
+        return [self._described(x) for x in some if x is not None and x.start_ms < time_ms]
 
     def _described(self, transaction: _Transaction) -> TransactionDescription:
         return TransactionDescription(

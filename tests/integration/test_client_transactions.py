@@ -192,3 +192,25 @@ def test_a_coordinator_that_is_killed_is_found_again(tmp_path: Path) -> None:
 
         asyncio.run(run())
         assert values_of(broker, name) == [b"x"]
+
+
+def test_a_cancelled_operation_turns_the_commit_into_an_abort(broker: StandaloneProcess) -> None:
+    """Nobody knows whether the message was stored."""
+    name = topic("cancelled")
+
+    async def run() -> None:
+        async with cluster(broker) as client:
+            transaction = await AsyncClientTransactions(client).new_transaction(MINUTE_MS)
+            producer = await produce(client, name)
+            sent = entry(producer, 1, [b"no"], transaction.id)
+            sending = asyncio.ensure_future(transaction.send(producer, [sent]))
+            await asyncio.sleep(0)  # it has begun
+            sending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+            with pytest.raises(TransactionOperationFailedError, match="cancelled"):
+                await transaction.commit()
+            assert transaction.state is S.ABORTED
+
+    asyncio.run(run())
+    assert values_of(broker, name) == []

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 import secrets
 import ssl
 from collections.abc import Iterator
@@ -234,6 +235,19 @@ def test_clients_follow_their_topics_over_tls(cluster: Cluster, topic: str, inde
         assert owner == cluster.service_urls[1]
     finally:
         client.close()
+
+
+@pytest.mark.slow
+def test_coordinators_are_opened_without_a_client(cluster: Cluster) -> None:
+    """Each broker connects to those of the other one, too."""
+    numbers = set(map(str, range(raw_transactions.COORDINATORS)))
+    opened = re.compile(r"coordinator (\d+): \d+ transactions are open")
+
+    def logs() -> str:
+        return "".join(path.read_text() for path in cluster.process.log_paths())
+
+    wait_until(lambda: set(opened.findall(logs())) == numbers)
+    assert "opening of coordinators: failed" not in logs()
 
 
 @pytest.mark.slow

@@ -229,7 +229,7 @@ async def slow_transactions(
     """
 
     async def slow(coordinator: AsyncCoordinator) -> dict[str, Any]:
-        some = coordinator.core.begun_before(service.clock() - timeoutMs, _SLOW_MAX)
+        some = await coordinator.begun_before(service.clock() - timeoutMs, _SLOW_MAX)
         answers = await each(some, _Metadata(service, spread, coordinator).of)
         return {answer["txnId"]: answer for answer in answers}
 

@@ -36,7 +36,9 @@ Coordinators = Annotated[TransactionCoordinators, Depends(_coordinators)]
 def participant_path(topic: TopicName, subscription: str, transaction: TransactionId) -> str:
     """Of the call that tells what a topic, or a subscription of it, knows of a transaction."""
     kind = "transactionInPendingAckStats" if subscription else "transactionInBufferStats"
-    parts = (*topic.namespace.split("/"), topic.local, *([subscription] if subscription else ()))
+    # Names of subscriptions are decoded twice below topics.
+    more = (quote(subscription, safe=""),) if subscription else ()
+    parts = (*topic.namespace.split("/"), topic.local, *more)
     names = "/".join(quote(part, safe="") for part in parts)
     return f"{ROOT}/{kind}/{names}/{transaction.most}/{transaction.least}"
 

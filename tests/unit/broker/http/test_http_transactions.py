@@ -10,11 +10,13 @@ import pytest
 from magnetar.broker.errors import BrokerError, PersistenceError
 from magnetar.broker.http.routes import transactions
 from magnetar.broker.http.server.app import create_app
+from magnetar.broker.http.topics.transaction_parts import participant_path
 from magnetar.broker.topic.persistent_topic import PersistentTopic
 from magnetar.broker.transaction import coordinator as coordinator_core
 from magnetar.broker.transaction.async_coordinator import AsyncCoordinator
 from magnetar.broker.transaction.pending_acks import PendingAck
 from magnetar.broker.transaction.transaction_id import TransactionId
+from magnetar.managed_ledger.position import EARLIEST
 from tests.unit.broker.doubles import Broker
 from tests.unit.broker.http.authorized import client_of
 from tests.unit.broker.topic.test_deduplication import connected, topic_of
@@ -141,6 +143,15 @@ async def test_what_its_topic_and_subscription_know(
         assert await ask(client, path) == {"state": state}
     path = f"positionStatsInPendingAck/{subscription}/{opened.ledger_id}/0?batchIndex=1"
     assert await ask(client, path) == {"state": "InvalidPosition"}
+
+
+async def test_names_of_subscriptions_survive_the_way_to_another_broker(
+    client: httpx.AsyncClient, opened: Opened
+) -> None:
+    name = "a+b c%2F"
+    await opened.topic.create_subscription(name, EARLIEST)
+    path = participant_path(opened.topic.name, name, TransactionId(0, 0))
+    assert await ask(client, path.removeprefix("/admin/v3/transactions/")) == {}
 
 
 async def test_an_abort_leaves_its_messages_out(client: httpx.AsyncClient, opened: Opened) -> None:

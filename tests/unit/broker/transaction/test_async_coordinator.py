@@ -118,3 +118,31 @@ async def test_what_nobody_ends_is_aborted_in_time(cluster: Cluster) -> None:
     while len(coordinator.core):
         cluster.now_ms += 64
         await asyncio.sleep(0.001)
+
+
+async def test_the_oldest_are_found_also_where_the_log_was_written_anew(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their copies are behind the records of younger ones."""
+    monkeypatch.setattr(coordinator_core, "REPLAY_MIN", 10)
+    coordinator = await _open(cluster, Topics())
+    await _new(coordinator)
+    cluster.now_ms += 1000
+
+    async def begin_and_end() -> None:
+        ended = await _new(coordinator)
+        assert isinstance(ended, TransactionId)
+        await _end(coordinator, ended.least)
+
+    await begin_and_end()
+    await _new(coordinator)
+    for _ in range(20):
+        await begin_and_end()
+        if next(iter(coordinator.core._live)) != 0:
+            break
+    assert list(coordinator.core._live) == [2, 0]
+    found = await coordinator.begun_before(cluster.now_ms, 10)
+    assert [each.transaction.least for each in found] == [0]
+    all_ = await coordinator.begun_before(cluster.now_ms + 1, 10)
+    assert [each.transaction.least for each in all_] == [0, 2]
+    assert await coordinator.begun_before(cluster.now_ms + 1, 1) == found
