@@ -3,13 +3,13 @@
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
 import pulsar
 
-from tests.cluster_process import ClusterProcess
+from tests.cluster_process import ClusterProcess, is_alive
 from tests.cluster_traffic import CheckedTraffic, Traffic
 from tests.official_client import open_client
 from tests.waiting import wait_until
@@ -55,6 +55,14 @@ def move_bundle(bundle: str, source: str, target: str) -> None:
     with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
         assert answer.status == 204
     assert bundle in (owned_bundles(target) or ())
+
+
+def bundle_of(web_url: str, topic: str) -> str:
+    """As "tenant/namespace/first_last"."""
+    found = get(f"{web_url}/lookup/v2/topic/{topic.replace('://', '/')}/bundle")
+    assert found is not None
+    tenant, namespace = topic.split("/")[2:4]
+    return f"{tenant}/{namespace}/{found.decode()}"
 
 
 def leader_of(web_url: str) -> str | None:
@@ -118,6 +126,17 @@ def stop_and_check(url: str, traffic: Sequence[CheckedTraffic]) -> int:
         repetitions += each.check(numbers)
     client.close()
     return repetitions
+
+
+def kill_child(cluster: ClusterProcess, name: str, while_it_is_gone: Callable[[], None]) -> None:
+    """Waits until it is back."""
+    process = cluster.children()[name]
+    ready = f"{name} ready at "
+    before = cluster.log.count(ready)
+    process.kill()
+    while_it_is_gone()
+    wait_until(lambda: cluster.log.count(ready) > before, f"{name} is back", WAIT_S)
+    assert not is_alive(process)
 
 
 def broker_at(cluster: ClusterProcess, web_url: str) -> psutil.Process:

@@ -15,17 +15,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-import psutil
 import pytest
 
 from tests.child_process import suspend
-from tests.cluster_process import ClusterProcess, is_alive
+from tests.cluster_process import ClusterProcess
 from tests.cluster_tools import (
     WAIT_S,
     all_go_on,
     broker_at,
     broker_name,
     cluster_of,
+    kill_child,
     leader_of,
     owned_bundles,
     owner_of,
@@ -108,14 +108,9 @@ class Chaos:
         return victim
 
     def _kill(self, name: str, what: str) -> None:
-        process: psutil.Process = self.cluster.children()[name]
-        ready = f"{name} ready at "
-        before = self.cluster.log.count(ready)
-        process.kill()
-        if name != "zookeeper":
-            all_go_on(self.traffic, what)
-        wait_until(lambda: self.cluster.log.count(ready) > before, f"{name} is back", WAIT_S)
-        assert not is_alive(process)
+        # Nobody goes on without ZooKeeper.
+        others: list[TopicTraffic] = [] if name == "zookeeper" else self.traffic
+        kill_child(self.cluster, name, lambda: all_go_on(others, what))
 
     def _pause(self, url: str) -> str:
         """Beyond its session: it wakes up when all that it had has other owners."""
