@@ -88,6 +88,10 @@ class TransactionCoordinators:
             raise CoordinatorNotFoundError(f"Coordinator {number} of transactions isn't here")
         return found
 
+    def opened(self) -> dict[int, AsyncCoordinator]:
+        """Those that are open here, by number."""
+        return {number: each for number, each in self._open.items() if not each.is_closed}
+
     def times_of(self, transaction: TransactionId) -> tuple[int, int] | None:
         """See `Coordinator.times_of`; None also if the coordinator isn't open here."""
         found = self._open.get(transaction.most)

@@ -197,6 +197,7 @@ class AsyncCoordinator:
         if entries:
             assert self.log is not None
             self.log.append([b""] * len(entries), entries, self._on_appended)
+        self.core.metrics.measure(self._now_ms())
         self._set_timer()
 
     def _on_appended(

@@ -22,6 +22,7 @@ from magnetar.broker.errors import (
     TransactionNotFoundError,
 )
 from magnetar.broker.transaction import transaction_records_pb2 as pb
+from magnetar.broker.transaction.coordinator_metrics import CoordinatorMetrics
 from magnetar.broker.transaction.coordinator_records import encode_group, entry_records
 from magnetar.broker.transaction.transaction_deadlines import TransactionDeadlines
 from magnetar.broker.transaction.transaction_id import TransactionId
@@ -144,6 +145,9 @@ class _Append:
 class Coordinator:
     """Transactions of one coordinator.
 
+    Attributes:
+        metrics: counted from the replay on; what the replay sees isn't.
+
     Args:
         number: the coordinator's.
         open_max: transactions that haven't ended; more are not answered. 0: no limit.
@@ -152,6 +156,7 @@ class Coordinator:
     def __init__(self, number: int, open_max: int = 0) -> None:
         self._number = number
         self._open_max = open_max
+        self.metrics = CoordinatorMetrics()
         self._next = 0  # sequence
         self._taken = self._stored_taken = 0  # records say that lower sequences are given out
         self._lowest = 0  # no transaction that hasn't ended has a lower sequence
@@ -299,7 +304,9 @@ class Coordinator:
             owner: role; empty: everyone may use it.
         """
         if 0 < self._open_max <= len(self._live):
+            self.metrics.refused += 1
             return
+        self.metrics.created += 1
         sequence, self._next = self._next, self._next + 1
         transaction = _Transaction(
             *(sequence, self._next_entry, None, now_ms, timeout_ms, sys.intern(owner))
@@ -316,7 +323,7 @@ class Coordinator:
         if timeout_ms > 0:
             self._deadlines.add(sequence, transaction.deadline_ms)
         else:
-            self._begin_end(transaction, commits=False)
+            self._time_out(transaction)
 
     def add_partitions(
         self, request: Request, sequence: int, partitions: Iterable[str], caller: str | None = None
@@ -382,13 +389,17 @@ class Coordinator:
         self._asked -= 1
         transaction = self._live[sequence]
         delay_ms = RETRY_MS << min(transaction.failures, _RETRY_DOUBLINGS_MAX)
+        self.metrics.stuck += not transaction.failures
         transaction.failures += 1
         self._again.add(sequence, now_ms + delay_ms)
         return transaction.failures
 
     def _finish(self, sequence: int) -> None:
         transaction = self._live.pop(sequence)  # nobody may find it, or copy it, behind its end
-        ended = Record.COMMITTED if transaction.status == Record.COMMITTING else Record.ABORTED
+        commits = transaction.status == Record.COMMITTING
+        ended = Record.COMMITTED if commits else Record.ABORTED
+        self.metrics.on_ended(transaction.start_ms, commits=commits)
+        self.metrics.stuck -= transaction.failures > 0
         record = self._record(transaction, Record.UPDATE)
         record.expectedStatus, record.newStatus = transaction.status, ended
         name = self._id_of(transaction)
@@ -418,7 +429,7 @@ class Coordinator:
             self._end_participants(self._live[sequence])
             count_max -= 1
         for sequence in self._deadlines.take(now_ms, count_max):
-            self._begin_end(self._live[sequence], commits=False)
+            self._time_out(self._live[sequence])
 
     # --- parts
 
@@ -452,6 +463,10 @@ class Coordinator:
     def _answer(self, answer: Answer) -> None:
         """Behind the answers to what is appended: it may be the reason of this one."""
         (self._in_flight[-1].answers if self._in_flight else self._effects).append(answer)
+
+    def _time_out(self, transaction: _Transaction) -> None:
+        self.metrics.timed_out += 1
+        self._begin_end(transaction, commits=False)
 
     def _begin_end(self, transaction: _Transaction, *, commits: bool) -> None:
         transaction.status = Record.COMMITTING if commits else Record.ABORTING
@@ -527,6 +542,7 @@ class Coordinator:
     def _append_entry(self, transaction: _Transaction, entry: bytes) -> _Append:
         append = _Append(transaction, self._next_entry, self._taken)
         self._next_entry += 1
+        self.metrics.appended += 1
         self._in_flight.append(append)
         self._effects.append(AppendEntry(entry))
         return append

@@ -150,6 +150,8 @@ class PendingAcks:
 
     def __init__(self, cursor: AckedView) -> None:
         self._cursor = cursor
+        self.committed_count = self.aborted_count = 0
+        """Transactions that ended since the log was opened."""
         self._open: dict[TransactionId, _Acks] = {}
         self._ends: dict[TransactionId, _End] = {}  # in the order of their records
         self._cumulative: TransactionId | None = None  # the one that has acknowledged so
@@ -331,6 +333,8 @@ class PendingAcks:
         end = next(iter(self._ends.values()), None)
         if end is not None and end.number == self._recorded:
             del self._ends[end.transaction]
+            self.committed_count += end.commit
+            self.aborted_count += not end.commit
             self._ended(end.transaction, end.acks, commit=end.commit)
         self._go_on_cutting()
 

@@ -37,7 +37,8 @@ def produce(url: str, topic: str, sizes: list[int]) -> None:
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with StandaloneProcess(tmp_path_factory.mktemp("metrics") / "data") as process:
+    options = ("--set", "transactionCoordinatorEnabled=true")
+    with StandaloneProcess(tmp_path_factory.mktemp("metrics") / "data", *options) as process:
         base = f"{process.admin_url}/admin/v2/persistent/public/default"
         subscriptions = ("orders/subscription/billing", "orders/subscription/audit")
         for path in ("orders", *subscriptions, "o%22dd%5C", "idle"):
@@ -75,6 +76,7 @@ def test_a_topic_without_messages_costs_no_buckets(url: str) -> None:
     idle = ("topic", "persistent://public/default/idle")
     names = {name for name, pairs in samples if idle in pairs}
     assert "pulsar_msg_backlog" in names
+    assert not [name for name in names if "txn" in name]
     assert not [name for name in names if "latency" in name or "entry_size" in name]
 
 

@@ -64,11 +64,11 @@ def test_every_listed_name_says_what_about_it() -> None:
 def test_the_script_sees_what_differs() -> None:
     script = load_script()
     page = (
-        'pulsar_rate_in{cluster="c",topic="a \\" b"} 1\nnew_one 2\npulsar_txn_tb_active_total 3\n'
+        'pulsar_rate_in{cluster="c",topic="a \\" b"} 1\nnew_one 2\npulsar_replication_backlog 3\n'
     )
     lines = script.differences(page)
     assert "new_one: not in the list" in lines
-    assert any(line.startswith("pulsar_txn_tb_active_total: on the page") for line in lines)
+    assert any(line.startswith("pulsar_replication_backlog: on the page") for line in lines)
     assert "pulsar_rate_out: listed as ours, but not on the page" in lines
     other = 'pulsar_rate_in{cluster="c"} 1\n'
     assert len(script.label_differences(other, page)) == 1

@@ -22,6 +22,7 @@ from magnetar.broker.http.metrics.broker_metrics import (
 )
 from magnetar.broker.http.metrics.prometheus_page import PrometheusPage, label
 from magnetar.broker.http.metrics.topic_metrics import TopicMetrics
+from magnetar.broker.http.metrics.transaction_metrics import add_coordinators
 
 if TYPE_CHECKING:
     from magnetar.broker.http.middleware.request_context import HttpMetrics
@@ -73,6 +74,7 @@ async def metrics_pieces(
     for _ in add_schemas(page, service):
         if turns.over:
             await turns.next()
+    add_coordinators(page, service)
     throttled = 0
     for connection in list(service.connections):
         throttled += connection.paused

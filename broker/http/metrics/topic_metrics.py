@@ -21,6 +21,7 @@ from magnetar.broker.http.metrics.ledger_metrics import (
     ledger_period,
 )
 from magnetar.broker.http.metrics.prometheus_page import PrometheusPage, label
+from magnetar.broker.http.metrics.transaction_metrics import ParticipantMetrics
 from magnetar.broker.http.topics.health import is_health_topic
 from magnetar.broker.topic.backlog_quota import AGE, SIZE
 from magnetar.broker.topic.persistent_topic import PersistentTopic
@@ -178,6 +179,7 @@ class TopicMetrics:
         self._drop_rows = page.table(("pulsar_subscription_msg_drop_rate",))
         self._consumer_rows = page.table(_CONSUMER_NAMES)
         self._producer_rows = page.table(_PRODUCER_NAMES)
+        self._participants = ParticipantMetrics(page)
 
     def total(self, name: str) -> float:
         """Sum of one of the summed series over all topics. REQUIRES: the walk is over."""
@@ -267,7 +269,7 @@ class TopicMetrics:
             if publish is not None:
                 self._publish_rows.add(labels, publish)
             self._add_evictions(labels, topic)
-            self._add_compactions(labels, topic)
+            self._add_of_some(labels, topic)
             if self._producers:
                 yield from self._add_producers(labels, topic)
         elif isinstance(topic, PersistentTopic):
@@ -303,10 +305,14 @@ class TopicMetrics:
             self.system_bytes_in += topic.bytes_in
         return sums
 
-    def _add_compactions(self, labels: str, topic: Topic) -> None:
-        if isinstance(topic, PersistentTopic) and topic.compaction is not None:
-            metrics = topic.compaction.metrics(self._now_s, self._period_s)
-            self._compaction_rows.add(labels, metrics)
+    def _add_of_some(self, labels: str, topic: Topic) -> None:
+        """What topics without compactions and transactions don't have."""
+        if isinstance(topic, PersistentTopic):
+            if topic.compaction is not None:
+                metrics = topic.compaction.metrics(self._now_s, self._period_s)
+                self._compaction_rows.add(labels, metrics)
+            if topic.transactions is not None:
+                self._participants.add_topic(labels, topic.transactions)
 
     def _add_evictions(self, labels: str, topic: Topic) -> None:
         """How often the backlog quota took messages away, by Pulsar's word for the quota."""
@@ -339,6 +345,7 @@ class TopicMetrics:
         labels = f"{labels},{label('subscription', subscription.name)}"
         metrics = [stats.get(field, 0) + 0 for _, field in _SUBSCRIPTION_FIELDS]  # + 0: no bool
         self._subscription_rows.add(labels, (*metrics, len(subscription.consumers)))
+        self._participants.add_subscription(labels, subscription)
         for name, reason, field in _THROTTLED:
             if count := stats[field]:  # six series for each subscription otherwise
                 self._throttled_rows[name].add(f'{labels},reason="{reason}"', (count,))

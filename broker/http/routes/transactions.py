@@ -153,7 +153,7 @@ async def _stats(coordinator: AsyncCoordinator) -> dict[str, Any]:
         "ongoingTxnSize": len(core),
         "recoverStartTime": start_ms,
         "recoverEndTime": end_ms,
-        "stuckEnds": sum(bool(end.errors) for end in coordinator.ends.values()),
+        "stuckEnds": core.metrics.stuck,
     }
 
 

@@ -6,11 +6,13 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from magnetar.broker.errors import BrokerError, PersistenceError
 from magnetar.broker.http.routes import transactions
 from magnetar.broker.http.server.app import create_app
 from magnetar.broker.http.topics.transaction_parts import participant_path
+from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.topic.persistent_topic import PersistentTopic
 from magnetar.broker.transaction import coordinator as coordinator_core
 from magnetar.broker.transaction.async_coordinator import AsyncCoordinator
@@ -216,3 +218,45 @@ async def test_more_coordinators(client: httpx.AsyncClient, opened: Opened) -> N
     assert [row["id"] for row in await ask(client, "coordinators")] == [0, 1]
     await ask(client, "coordinatorStats?coordinatorId=2", 404)
     assert (await ask(client, "coordinatorStats?coordinatorId=1"))["leastSigBits"] == -1
+
+
+async def test_metrics_of_whoever_has_transactions(
+    client: httpx.AsyncClient, broker: Broker, opened: Opened
+) -> None:
+    await broker.service.loader.load(TopicName.parse(f"{TOPIC}-plain"), create=True)
+    assert (await txn_series(client)) == {
+        "active_count": 1,
+        "created_total": 1,
+        "append_log_total": 3,
+        "tb_active_total": 1,
+    }
+    broker.cluster.now_ms += 60
+    opened.end(commits=True)
+    await eventually(lambda: len(opened.answers) == 4)
+    opened.coordinator.core.new(opened.answers.append, broker.service.clock(), 0)
+    opened.coordinator.run()
+    await eventually(lambda: not len(opened.coordinator.core))
+    assert (await txn_series(client)) == {
+        "created_total": 2,
+        "committed_total": 1,
+        "aborted_total": 1,
+        "timeout_total": 1,
+        "append_log_total": 8,
+        "execution_latency_le_10": 1,
+        "execution_latency_le_100": 1,
+        "tb_committed_total": 1,
+        "tp_committed_count_total": 1,
+    }
+
+
+async def txn_series(client: httpx.AsyncClient) -> dict[str, float]:
+    """Those that aren't 0."""
+    answer = await client.get("/metrics")
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(answer.text):
+        for sample in family.samples:
+            _, is_of_transactions, name = sample.name.partition("_txn_")
+            if is_of_transactions:
+                assert name not in found, sample
+                found[name] = sample.value
+    return {name: value for name, value in found.items() if value}

@@ -68,6 +68,7 @@ def test_above_the_limit_there_is_no_answer_until_one_ends() -> None:
     core.new("third", 0, 1000)
     log.run()
     assert log.answers == {"first": (0, 0), "end": (0, 0), "third": (0, 1)}
+    assert (core.metrics.created, core.metrics.refused) == (2, 1)
 
 
 def test_only_additions_and_decisions_wait_for_the_log() -> None:
@@ -170,6 +171,7 @@ def test_participants_that_fail_are_asked_again_later_and_hold_up_nobody() -> No
         for each in ends:
             asked.add(each.transaction.least)
             assert core.on_participants_failed(each.transaction.least, now_ms) == 1
+    assert core.metrics.stuck == len(asked)
     due_ms = core.next_deadline_ms()
     assert due_ms is not None
     assert now_ms + RETRY_MS <= due_ms < now_ms + RETRY_MS + 64
