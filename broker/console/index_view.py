@@ -68,6 +68,7 @@ TOPIC_VIEWS: Final = (
     ("notLoaded", "Not loaded"),
     ("idle", "Idle for a week"),
     ("nearQuota", "Quota above 80 %"),
+    ("system", "System topics"),
 )
 COLUMNS_OF_VIEWS: Final = {
     "idle": (Column("Idle since", "idleSince", "r"),),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ _CELL: Final = 80
 """Characters of a value in a column of its own."""
 _LINE: Final = 200
 """Characters of a value in a row."""
+_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+"""Of JSON."""
 _TEXT: Final = 4_000
 """The same of what else is known of a message."""
 ALL: Final = MessageFilter(())
@@ -64,7 +67,7 @@ class MessageRow:
     def body(self) -> str:
         """The value, as one would read it."""
         if isinstance(self.shown, str):
-            return self.shown
+            return self.shown if self.is_cut else indented(self.shown)
         return json.dumps(self.shown, ensure_ascii=False, indent=2)
 
     @property
@@ -79,6 +82,27 @@ class MessageRow:
     def hex(self) -> str:
         """The same in hexadecimal digits, with the letters of ASCII beside them."""
         return hex_dump(b64decode(self.shown)[: BODY_MAX // _HEX_WIDTH * _HEX_ROW])
+
+
+def indented(text: str) -> str:
+    """JSON with a line for each member; another text as it is. Numbers stay as they were sent."""
+    if not text.lstrip().startswith(("{", "[")):
+        return text
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    pieces: list[str] = []
+    depth, before = 0, ""
+    for token in _TOKEN.findall(text):
+        is_end, is_first = token in ("}", "]"), before in ("{", "[")
+        depth -= is_end
+        if is_end != is_first or before == ",":  # else it is empty, or inside of a member
+            pieces.append("\n" + "  " * depth)
+        pieces.append(": " if token == ":" else token)
+        depth += token in ("{", "[")
+        before = token
+    return "".join(pieces)
 
 
 def hex_dump(data: bytes) -> str:

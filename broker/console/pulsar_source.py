@@ -115,7 +115,8 @@ class PulsarSource(Source):
 
     async def topics(self, query: IndexQuery) -> IndexPage:
         found = await self._figures()
-        page = self._with_history(page_of(found.topics, query, _note(found)), query)
+        page = page_of(found.topics, query, _note(found), found.system_topics)
+        page = self._with_history(page, query)
         if query.schemas:
             schemas = await self._schemas.of([row["topic"] for row in page.rows])
             rows = zip(page.rows, schemas, strict=True)
@@ -411,11 +412,14 @@ class PulsarSource(Source):
         started_s = time.monotonic()
         names, (stats, silent) = await asyncio.gather(self._names(), self._stats())
         # Sorting 100,000 names takes longer than pages may wait for each other.
-        topics, subscriptions, connections = await asyncio.to_thread(rows_of, names, stats)
+        topics, system_topics, subscriptions, connections = await asyncio.to_thread(
+            rows_of, names, stats
+        )
         self._history.add(time.time_ns() // 1_000_000, topics, subscriptions)
         now_s = time.monotonic()
+        took_s = now_s - started_s
         self._snapshot = Snapshot(
-            topics, subscriptions, now_s, now_s - started_s, silent, connections
+            topics, system_topics, subscriptions, now_s, took_s, silent, connections
         )
         return self._snapshot
 

@@ -28,7 +28,11 @@ from magnetar.broker.index.backlog_trend import trend
 from magnetar.broker.index.figure_recorder import FigureRecorder
 from magnetar.broker.index.page_answer import with_parts
 from magnetar.broker.index.topic_figures import TOPIC_FIELDS
-from magnetar.broker.protocol.topic_name import PARTITION_MARK
+from magnetar.broker.protocol.topic_name import (
+    PARTITION_MARK,
+    InvalidTopicNameError,
+    is_system_topic,
+)
 
 Row = dict[str, Any]
 
@@ -81,6 +85,8 @@ class Snapshot:
     """A cluster at one time."""
 
     topics: Sequence[Row]
+    system_topics: Sequence[Row]
+    """They are nowhere else, nor are their subscriptions."""
     subscriptions: Sequence[Row]
     as_of_s: float
     """Of the monotonic clock."""
@@ -93,25 +99,37 @@ class Snapshot:
 
 def rows_of(
     names: Iterable[str], by_broker: Mapping[str, Mapping[str, Mapping[str, Any]]]
-) -> tuple[list[Row], list[Row], dict[str, list[Row]]]:
-    """Topics, subscriptions, and the connections of each broker.
+) -> tuple[list[Row], list[Row], list[Row], dict[str, list[Row]]]:
+    """Topics, system topics, subscriptions, and the connections of each broker.
 
     Args:
         names: of all topics.
         by_broker: statistics of the topics that each serves, by name.
     """
-    topics, subscriptions = [], []
+    topics: list[Row] = []
+    system_topics: list[Row] = []
+    subscriptions: list[Row] = []
     stats = {name: each for served in by_broker.values() for name, each in served.items()}
     for name in sorted({*names, *stats}):
+        is_system = _is_system(name)
+        rows = system_topics if is_system else topics
         found = stats.get(name)
         if found is None:
-            topics.append({"topic": name})
+            rows.append({"topic": name})
             continue
         listed = listed_subscriptions(found)
-        topics.append(topic_row(name, found, listed.values()))
-        subscriptions += [_subscription(name, *each) for each in listed.items()]
+        rows.append(topic_row(name, found, listed.values()))
+        if not is_system:
+            subscriptions += [_subscription(name, *each) for each in listed.items()]
     connections = {broker: connections_of(served) for broker, served in by_broker.items()}
-    return topics, subscriptions, connections
+    return topics, system_topics, subscriptions, connections
+
+
+def _is_system(name: str) -> bool:
+    try:
+        return is_system_topic(name)
+    except InvalidTopicNameError:  # Pulsar may have what we don't
+        return False
 
 
 def connections_of(stats: Mapping[str, Mapping[str, Any]]) -> list[Row]:
@@ -234,7 +252,13 @@ _NO_VIEWS: Final = frozenset({"idle", "nearQuota"})
 """That Magnetar has; for Apache Pulsar each topic would have to be asked one by one."""
 
 
-def page_of(rows: Sequence[Row], query: IndexQuery, note: str) -> IndexPage:
+SYSTEM: Final = "system"
+"""Key of the view of system topics, which Magnetar doesn't list."""
+
+
+def page_of(
+    rows: Sequence[Row], query: IndexQuery, note: str, system_topics: Sequence[Row] = ()
+) -> IndexPage:
     """Filtered, sorted and cut as Magnetar's index does it; ``after`` is how many went before."""
     shown_rows = grouped(rows) if query.grouped else rows
     text = query.q.lower()
@@ -256,7 +280,12 @@ def page_of(rows: Sequence[Row], query: IndexQuery, note: str) -> IndexPage:
     for row in matching(rows) if query.grouped else found:
         for view in _views(row):
             counts[view] = counts.get(view, 0) + 1
-    if query.view:
+    system = matching(system_topics)
+    if system_topics:
+        counts[SYSTEM] = len(system)
+    if query.view == SYSTEM:
+        found = system
+    elif query.view:
         found = [row for row in found if query.view in _views(row)]
     start = int(query.after) if _AFTER.fullmatch(query.after) else 0
     end = start + query.limit

@@ -30,7 +30,7 @@ from magnetar.broker.index.figure_table import (
 from magnetar.broker.index.group_scan import GroupScan
 from magnetar.broker.index.history_answer import HistoryScan
 from magnetar.broker.index.page_answer import PageAnswer, Row
-from magnetar.broker.index.stored_names import StoredNames, is_system_topic
+from magnetar.broker.index.stored_names import StoredNames
 from magnetar.broker.index.topic_figures import (
     GREATEST,
     GREATEST_OF_PARTITIONS,
@@ -44,7 +44,7 @@ from magnetar.broker.index.topic_figures import (
     topic_figures,
 )
 from magnetar.broker.protocol.entry_header import parse_header
-from magnetar.broker.protocol.topic_name import PARTITION_MARK, TopicName
+from magnetar.broker.protocol.topic_name import PARTITION_MARK, TopicName, is_system_topic
 from magnetar.broker.subscription.consumer import SUB_TYPE_NAMES
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.broker.topic.persistent_topic import PersistentTopic
@@ -90,6 +90,11 @@ class BrokerIndex:
         self._tables: IndexTables | None = None
         self._task: asyncio.Task[None] | None = None
         self._asked_s = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody has asked in the last minute."""
+        return self._tables is not None
 
     async def tables(self, *, partial: bool = False) -> IndexTables:
         """What there is, of now where a look at all topics is a matter of milliseconds.

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.protocol.topic_name import is_system_topic
 from magnetar.broker.resources.resources import Resources, stored_topic_of
 from magnetar.metadata.store import EventType, MetadataEvent
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 _SLICE: Final = 200
 """Names told before others get their turn on the loop."""
-_MAYBE_SYSTEM: Final = ("__", "healthcheck", "://pulsar/system/")
 
 
 class StoredNames:
@@ -74,8 +73,3 @@ class StoredNames:
             if full in self._known:
                 self._known.remove(full)
                 self._removed(full)
-
-
-def is_system_topic(full: str) -> bool:
-    """Whether lists leave it out. Taking each name apart would cost ten times as much."""
-    return any(each in full for each in _MAYBE_SYSTEM) and TopicName.parse(full).is_system

@@ -1,7 +1,9 @@
 """One slow timer for everything that only needs a look now and then.
 
 Keep-alive of all connections and rates of all topics; and it begins the rounds of
-background_tasks.py. No timer per connection, topic or message.
+background_tasks.py. No timer per connection, topic or message. Rates are sampled each
+``statsUpdateFrequencyInSecs``, and as often as there are points of the history while somebody looks
+at lists of topics.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
+from magnetar.broker.index.history import POINT_MS
 from magnetar.broker.service.memory import TrimPlan, trim
 
 if TYPE_CHECKING:
@@ -22,6 +25,8 @@ _SLICE: Final = 100
 """Connections looked at before others get their turn on the loop."""
 _SLICE_S: Final = 0.0005
 """Of the loop, for topics whose rates are sampled."""
+_SHARE: Final = 50
+"""For somebody who looks, samples take at most this part of the time."""
 
 
 class PeriodicTasks:
@@ -38,6 +43,7 @@ class PeriodicTasks:
             ),
         )
         self._sample_ms = config.stats_update_frequency_in_secs * 1000
+        self._sample_took_ms = 0.0
         self._trims = TrimPlan()
         self._task: asyncio.Task[None] | None = None
 
@@ -50,8 +56,7 @@ class PeriodicTasks:
 
     async def _run(self) -> None:
         service = self._service
-        now_ms = service.wall_clock()
-        sample_at = now_ms
+        sampled_ms = 0
         while True:
             await asyncio.sleep(self._interval_s)
             now_ms = service.wall_clock()
@@ -60,8 +65,8 @@ class PeriodicTasks:
                 cpu_ms = int(time.process_time() * 1000)
                 if self._trims.on_sweep(now_ms, service.ledgers.cache.size, cpu_ms):
                     await service.loop.run_in_executor(None, trim)
-                if now_ms >= sample_at:
-                    sample_at = now_ms + self._sample_ms
+                if now_ms >= sampled_ms + self._sample_pause_ms():
+                    sampled_ms = now_ms
                     await self._sample(now_ms)
                 service.background_tasks.on_sweep(service.clock())
             except Exception:  # the sweep outlives whatever one round met
@@ -73,15 +78,23 @@ class PeriodicTasks:
             if number % _SLICE == 0:
                 await asyncio.sleep(0)
 
+    def _sample_pause_ms(self) -> float:
+        """From one sample to the next."""
+        if not self._service.index.is_open:
+            return self._sample_ms
+        return min(self._sample_ms, max(POINT_MS, _SHARE * self._sample_took_ms))
+
     async def _sample(self, now_ms: int) -> None:
         recording = self._service.figure_recorder.begin(now_ms)
-        begin = time.perf_counter()
+        begin, took_s = time.perf_counter(), 0.0
         for topic in list(self._service.topics.values()):
             topic.sample(now_ms)
             if recording is not None:
                 recording.look(topic)
-            if time.perf_counter() - begin > _SLICE_S:
+            if (used_s := time.perf_counter() - begin) > _SLICE_S:
+                took_s += used_s
                 await asyncio.sleep(0)
                 begin = time.perf_counter()
         if recording is not None:
             recording.end()
+        self._sample_took_ms = 1000 * (took_s + time.perf_counter() - begin)

@@ -22,7 +22,7 @@ from magnetar.broker.errors import (
     TopicNotFoundError,
 )
 from magnetar.broker.policies.effective import EffectivePolicies
-from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.protocol.topic_name import TopicName, is_system_topic
 from magnetar.broker.topic.non_persistent_topic import NonPersistentTopic
 from magnetar.broker.topic.persistent_topic import PersistentTopic, ledger_config
 from magnetar.broker.topic.topic import Topic
@@ -251,7 +251,7 @@ class TopicLoader:
         if limit <= 0 or name.is_system:
             return
         stored = await self._service.resources.stored_topics(name.namespace)
-        there = {full for full in stored if "__" not in full or not TopicName.parse(full).is_system}
+        there = {full for full in stored if not is_system_topic(full)}
         there |= self._creating.get(name.namespace, set())
         if len(there - {name.full}) + count > limit:
             raise PreconditionFailedError("Exceed maximum number of topics in namespace.")

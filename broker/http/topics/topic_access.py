@@ -17,7 +17,7 @@ from magnetar.broker.errors import (
 )
 from magnetar.broker.http.dependencies import Body
 from magnetar.broker.http.errors import ApiError, answer_for
-from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.protocol.topic_name import TopicName, is_system_topic
 from magnetar.broker.service.broker_service import BrokerService
 from magnetar.broker.subscription.subscription import Subscription
 from magnetar.broker.topic.persistent_topic import PersistentTopic
@@ -172,12 +172,8 @@ async def require_existing(service: BrokerService, name: TopicName) -> int | Non
 
 
 def user_topics(names: list[str]) -> list[str]:
-    """Without system topics; only names that may be one's are taken apart."""
-    return [
-        name
-        for name in names
-        if not ("__" in name or "://pulsar/" in name) or not TopicName.parse(name).is_system
-    ]
+    """Without system topics."""
+    return [name for name in names if not is_system_topic(name)]
 
 
 def partitioned_metadata(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,9 +15,11 @@ from magnetar.broker.console.pulsar_source import PulsarSource
 from magnetar.broker.console.snapshot import (
     SnapshotHistory,
     explanation_of,
+    page_of,
     rows_of,
     suspects_of,
 )
+from magnetar.broker.console.source import IndexQuery
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.topic_view import ClientQuery, topic_figures
 from magnetar.broker.http.server.app import create_app
@@ -136,7 +138,7 @@ async def test_a_compaction_of_pulsar_lacks_no_consumer() -> None:
 def test_what_pulsar_calls_none_is_no_type() -> None:
     """As of a subscription that the admin API created."""
     stats = {"orders": {"subscriptions": {"billing": {"type": "None", "msgBacklog": 1}}}}
-    _, (row,), _ = rows_of([], {"b1:8080": stats})
+    _, _, (row,), _ = rows_of([], {"b1:8080": stats})
     figures = topic_figures(stats["orders"], {}, ClientQuery())
     assert (row["type"], figures.subscriptions[0].type) == ("", "")
 
@@ -245,7 +247,28 @@ async def test_reasons_of_a_partitioned_topic(broker: Broker) -> None:
 def test_the_history_takes_topics_of_pulsar_which_tells_fewer_figures() -> None:
     name = "persistent://public/default/orders"
     stats = {name: {"msgRateIn": 2.0, "subscriptions": {"billing": {"msgBacklog": 3}}}}
-    topics, subscriptions, _ = rows_of([name], {"b1:8080": stats})
+    topics, _, subscriptions, _ = rows_of([name], {"b1:8080": stats})
     history = SnapshotHistory()
     history.add(60_000, topics, subscriptions)
     assert broker_history(history.recorder, "all")["series"]["msgRateIn"] == [2.0]
+
+
+def test_system_topics_of_pulsar_are_in_a_view_of_their_own() -> None:
+    """As in Magnetar, whose index has none."""
+    stats = {"msgRateIn": 1.0, "subscriptions": {"__compaction": {"msgBacklog": 9}}}
+    system = [
+        "persistent://public/default/__change_events",
+        "persistent://public/default/orders-billing__transaction_pending_ack",
+        "persistent://pulsar/127.0.0.1:8080/healthcheck",
+        "persistent://pulsar/system/anything",
+    ]
+    own = "persistent://public/default/__orders"
+    served = dict.fromkeys([own, *system], stats)
+    topics, system_topics, subscriptions, _ = rows_of([], {"b1:8080": served})
+    assert [row["topic"] for row in subscriptions] == [own]
+    page = page_of(topics, IndexQuery(), "", system_topics)
+    assert [row["topic"] for row in page.rows] == [own]
+    assert (page.total, page.views["system"]) == (1, 4)
+    page = page_of(topics, IndexQuery(view="system", q="DEFAULT"), "", system_topics)
+    assert [row["topic"] for row in page.rows] == system[:2]
+    assert page.views["system"] == 2

@@ -67,6 +67,15 @@ async def test_the_sampling_of_rates_is_a_point_without_anybody_who_looks(broker
     assert len(recorder.topics) == 2
 
 
+async def test_rates_are_sampled_oftener_while_somebody_looks(broker: Broker) -> None:
+    tasks = broker.service._periodic_tasks
+    assert tasks._sample_pause_ms() == 60_000
+    await broker.service.index.tables()
+    assert tasks._sample_pause_ms() == POINT_MS
+    tasks._sample_took_ms = 700.0
+    assert tasks._sample_pause_ms() == 35_000, "at most 2 % of the time"
+
+
 async def test_a_topic_that_is_unloaded_has_no_history_any_more(broker: Broker) -> None:
     await fill(broker, 1)
     service = broker.service
