@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
+from itertools import starmap
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
@@ -28,8 +29,16 @@ from magnetar.broker.doctor.topic_checks import (
     check_topics,
     subscription_facts,
 )
+from magnetar.broker.doctor.transaction_checks import (
+    LATE_MS,
+    TransactionFacts,
+    TransactionsFacts,
+    check_transactions,
+    transaction_facts,
+)
 
 _ADMIN: Final = "/admin/v2"
+_TRANSACTIONS: Final = "/admin/v3/transactions"
 _ERRORS: Final = (CliError, KeyError, TypeError, ValueError, AttributeError)
 _TOPICS_MAX: Final = 20_000
 """Loaded topics of a broker whose statistics are asked for: those of 100,000 are 100 MB."""
@@ -72,6 +81,8 @@ def examine_by_rest(client: AdminClient, target: ClusterTarget, timeout_s: float
         answer = client.call("GET", f"{_ADMIN}/brokers/leaderBroker")
         leader = str(answer.value()["brokerId"]) if answer.ok else ""
     report.findings += check_cluster(ClusterFacts(peers, leader, watcher="this machine"))
+    if any(each.settings.get("transactionCoordinatorEnabled") == "true" for each in peers):
+        _examine_transactions(client, report)
     with report.part("bookies", *_ERRORS):
         report.findings += check_storage(_storage(client, peers))
     return report
@@ -130,6 +141,25 @@ def _examine_broker(client: AdminClient, name: str, report: Report) -> PeerFacts
             )
         )
     return facts
+
+
+def _examine_transactions(client: AdminClient, report: Report) -> None:
+    coordinators: list[Any] = []
+    with report.part("coordinators of transactions", *_ERRORS):
+        coordinators = client.json("GET", f"{_TRANSACTIONS}/coordinators")
+    facts, closed = list[TransactionFacts](), dict[int, str]()
+    for number in (int(each["id"]) for each in coordinators):
+        with report.part(f"coordinator {number}", *_ERRORS):
+            query = f"coordinatorId={number}"
+            answer = client.call("GET", f"{_TRANSACTIONS}/slowTransactions/{LATE_MS}?{query}")
+            if "coordinator not found" in answer.reason.lower():
+                closed[number] = "no client has opened it since its broker started"
+                continue
+            if not answer.ok:  # one topic that is gone is enough for it, in Pulsar
+                message = answer.reason.partition("Message: ")[2] or answer.reason
+                raise CliError(message.partition("\n")[0])
+            facts += starmap(transaction_facts, answer.value().items())
+    report.findings += check_transactions(TransactionsFacts(_now_ms(), facts, closed=closed))
 
 
 def _subscriptions(client: AdminClient) -> list[SubscriptionFacts]:

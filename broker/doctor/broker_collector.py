@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sized
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import psutil
@@ -31,12 +32,21 @@ from magnetar.broker.doctor.topic_checks import (
     is_suspect,
     subscription_facts,
 )
+from magnetar.broker.doctor.transaction_checks import (
+    LATE_MS,
+    TransactionFacts,
+    TransactionsFacts,
+)
 from magnetar.broker.listener.file_limit import file_limit
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from magnetar.broker.service.broker_service import BrokerService
     from magnetar.broker.subscription.subscription import Subscription
     from magnetar.broker.topic.topic import Topic
+    from magnetar.broker.transaction.async_coordinator import AsyncCoordinator
+    from magnetar.broker.transaction.coordinator import TransactionDescription
 
 _CERTIFICATES: Final = ("tls_certificate_file_path", "bookkeeper_tls_certificate_file_path")
 _AUTHORITIES: Final = (
@@ -45,6 +55,8 @@ _AUTHORITIES: Final = (
 )
 NOTED_MAX: Final = 200
 """Topics, or subscriptions, with one kind of fault that are looked at more closely."""
+_ENDS_MAX: Final = 2_000
+"""Ends of a coordinator's transactions that are looked at in one turn."""
 _MASKED: Final = "******"
 
 
@@ -165,4 +177,46 @@ async def collect_topics(service: BrokerService) -> TopicsFacts:
         offloads=walk.offloads,
         bundles=bundles,
         settings=service.config.as_keys(),
+    )
+
+
+async def collect_transactions(service: BrokerService) -> TransactionsFacts:
+    """Those of the coordinators here that are open for longer than a minute, or can't be ended."""
+    coordinators, now_ms = service.transactions, service.clock()
+    if coordinators is None:
+        return TransactionsFacts(now_ms)
+    found, unlisted = list[TransactionFacts](), 0
+    for coordinator in coordinators.opened().values():
+        stuck = [*islice(_stuck(coordinator), NOTED_MAX)]
+        unlisted += max(0, coordinator.core.metrics.stuck - len(stuck))
+        names = {each.name for each in stuck}
+        oldest = await coordinator.begun_before(now_ms - LATE_MS, NOTED_MAX)
+        some = (_transaction_facts(each, coordinator) for each in oldest)
+        found += stuck + [each for each in some if each.name not in names]
+    closed = {
+        number: f"this broker can't open it: {why}"
+        for number, why in coordinators.failures.items()
+        if service.bundles.owns_nowait(str(coordinators.partition(number)))
+    }
+    return TransactionsFacts(now_ms, found, unlisted, closed)
+
+
+def _stuck(coordinator: AsyncCoordinator) -> Iterator[TransactionFacts]:
+    for sequence, end in islice(coordinator.ends.items(), _ENDS_MAX):
+        if end.errors and (found := coordinator.core.describe(sequence)) is not None:
+            yield _transaction_facts(found, coordinator)
+
+
+def _transaction_facts(
+    found: TransactionDescription, coordinator: AsyncCoordinator
+) -> TransactionFacts:
+    end = coordinator.ends.get(found.transaction.least)
+    return TransactionFacts(
+        (found.transaction.most, found.transaction.least),
+        found.status,
+        found.start_ms,
+        found.timeout_ms,
+        [*((each,) for each in found.partitions), *found.subscriptions],
+        None if end is None else end.since_ms,
+        {} if end is None else dict(end.errors),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -90,6 +90,20 @@ async def collect_ownerless(service: BrokerService) -> dict[str, str]:
                 BrokerLookup.decode(node.value)
             ).name.rstrip("/")
     return {bundle: owner for bundle, owner in owners.items() if owner not in live}
+
+
+async def collect_closed(service: BrokerService, ownerless: Mapping[str, str]) -> dict[int, str]:
+    """Coordinators of transactions that no broker has, and why. Raises MetadataError."""
+    coordinators, found = service.transactions, dict[int, str]()
+    if coordinators is None:
+        return found
+    for number in range(await coordinators.count()):
+        bundle = await service.bundles.bundle_of(str(coordinators.partition(number)))
+        if (owner := ownerless.get(bundle)) is not None:
+            found[number] = f"its bundle belongs to {owner}, which isn't a broker of the cluster"
+        elif await service.bundles.owner_of_bundle(bundle) is None:
+            found[number] = "no broker has its bundle"
+    return found
 
 
 async def collect_storage(service: BrokerService) -> StorageFacts:

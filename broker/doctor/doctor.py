@@ -86,8 +86,13 @@ class Doctor:
         for name in ("broker_collector", "cluster_collector"):
             await asyncio.to_thread(import_module, f"magnetar.broker.doctor.{name}")
         from magnetar.broker.doctor.broker_checks import check_broker
-        from magnetar.broker.doctor.broker_collector import collect_broker, collect_topics
+        from magnetar.broker.doctor.broker_collector import (
+            collect_broker,
+            collect_topics,
+            collect_transactions,
+        )
         from magnetar.broker.doctor.topic_checks import check_topics
+        from magnetar.broker.doctor.transaction_checks import check_transactions
 
         report = self._new_report()
         report.findings += check_broker(await collect_broker(self._service))
@@ -98,6 +103,13 @@ class Doctor:
                 report.not_looked_at.append(
                     f"{self._service.broker_id}: {facts.unlisted:,} more faults of topics"
                 )
+        transactions = await collect_transactions(self._service)
+        report.findings += check_transactions(transactions)
+        if transactions.unlisted:
+            report.not_looked_at.append(
+                f"{self._service.broker_id}: {transactions.unlisted:,} more transactions that can't"
+                " end"
+            )
         report.findings = bounded(report.findings)
         return report
 
@@ -105,11 +117,13 @@ class Doctor:
         from magnetar.broker.doctor.broker_collector import settings_of
         from magnetar.broker.doctor.cluster_checks import ClusterFacts, PeerFacts, check_cluster
         from magnetar.broker.doctor.cluster_collector import (
+            collect_closed,
             collect_ownerless,
             collect_peers,
             collect_storage,
         )
         from magnetar.broker.doctor.storage_checks import check_storage
+        from magnetar.broker.doctor.transaction_checks import TransactionsFacts, check_transactions
 
         service, own = self._service, await self._broker.get()
         report = replace(own, findings=[*own.findings], not_looked_at=[*own.not_looked_at])
@@ -130,6 +144,9 @@ class Doctor:
         if service.sharing is not None:
             with report.part("owners of bundles", *_ERRORS):
                 ownerless = await collect_ownerless(service)
+                closed = await collect_closed(service, ownerless)
+                facts = TransactionsFacts(service.clock(), closed=closed)
+                report.findings += check_transactions(facts)
         report.findings += check_cluster(ClusterFacts(brokers, leader, ownerless=ownerless))
         with report.part("bookies", *_ERRORS):
             report.findings += check_storage(await collect_storage(service))

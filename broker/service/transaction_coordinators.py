@@ -15,6 +15,7 @@ from magnetar.broker.cluster.broker_client import CALLER
 from magnetar.broker.cluster.broker_connection import BrokerConnections
 from magnetar.broker.errors import (
     AlreadyExistsError,
+    BrokerError,
     CoordinatorNotFoundError,
     NotAllowedError,
     ServiceNotReadyError,
@@ -41,13 +42,18 @@ _COORDINATORS: Final = 16
 
 class TransactionCoordinators:
     """Opened when a client, or any broker, connects to one; closed with the bundle of its
-    partition."""
+    partition.
+
+    Attributes:
+        failures: why the last opening failed, by number.
+    """
 
     def __init__(self, service: BrokerService) -> None:
         self._service = service
         self._topic = TopicName.parse(ASSIGN_TOPIC)
         self._open: dict[int, AsyncCoordinator] = {}
         self._opening: dict[int, asyncio.Task[None]] = {}
+        self.failures: dict[int, str] = {}
         self._connections = BrokerConnections(service)
         proxies = roles_of(service.config.proxy_roles)
         superusers = roles_of(service.config.super_user_roles)
@@ -149,7 +155,12 @@ class TransactionCoordinators:
             service.clock,
             service.run,
         )
-        await coordinator.open(service.ledgers, ledger_config(service, policies), number)
+        try:
+            await coordinator.open(service.ledgers, ledger_config(service, policies), number)
+        except BrokerError as error:
+            self.failures[number] = str(error)
+            raise
+        self.failures.pop(number, None)
         if not service.bundles.owns_nowait(str(self.partition(number))):
             coordinator.close()  # it moved while its log was read
             await coordinator.close_log()

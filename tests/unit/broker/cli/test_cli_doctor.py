@@ -32,6 +32,8 @@ class Server:
     def answer(self, path: str) -> tuple[int, Any]:
         if self.pulsar is not None:
             found = self.pulsar.get(path.removeprefix("/admin/v2/"))
+            if isinstance(found, tuple):
+                return found
             return (404, "<html>") if found is None else (200, found)
         if self.status != 200:
             return self.status, {"reason": "no superuser"}
@@ -199,6 +201,43 @@ def test_apache_pulsar_is_looked_at_by_its_admin_api(
         ("bundle-hot", "public/default/0x0_0xf"),
     ]
     assert len(report["notLookedAt"]) == 2  # what its API hides
+
+
+TRANSACTIONS = "/admin/v3/transactions"
+
+
+def test_transactions_of_apache_pulsar(
+    server: Server, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    committing = {
+        "txnId": "(1,7)",
+        "status": "COMMITTING",
+        "openTimestamp": 0,
+        "timeoutAt": 60_000,
+        "producedPartitions": {TOPIC: {}},
+        "ackedPartitions": {TOPIC: {"s": {}}},
+    }
+    settings = pulsar()["brokers/configuration/runtime"]
+    slow = f"{TRANSACTIONS}/slowTransactions/60000?coordinatorId="
+    absent = {"reason": "Transaction coordinator not found! coordinator id : 0"}
+    gone = {
+        "reason": f"\n --- An error ---\n\nMessage: Topic not found {TOPIC}\n\nStacktrace:\n\nat"
+    }
+    server.pulsar = pulsar(
+        **{
+            "brokers/configuration/runtime": {**settings, "transactionCoordinatorEnabled": "true"},
+            f"{TRANSACTIONS}/coordinators": [{"id": number} for number in range(3)],
+            f"{slow}0": (404, absent),
+            f"{slow}1": {"(1,7)": committing},
+            f"{slow}2": (500, gone),
+        }
+    )
+    doctor(url, "--json")
+    report = json.loads(capsys.readouterr().out)
+    found = {each["check"]: each["subject"] for each in report["findings"]}
+    assert found["coordinator-missing"] == "coordinator 0"
+    assert found["transaction-stuck"] == "transaction (1,7)"
+    assert f"coordinator 2: Topic not found {TOPIC}" in report["notLookedAt"]
 
 
 def test_what_pulsar_refuses_is_told_and_hides_nothing_else(

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import ssl
 import threading
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,8 +24,11 @@ from magnetar.broker.doctor import broker_checks, broker_collector, cluster_coll
 from magnetar.broker.doctor.credentials import certificate_facts, server_facts
 from magnetar.broker.doctor.doctor import Doctor
 from magnetar.broker.doctor.findings import Finding, Report
+from magnetar.broker.errors import PersistenceError
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.service.bookie_cluster import BookieCluster
+from magnetar.broker.topic.persistent_topic import PersistentTopic
+from magnetar.broker.transaction.async_coordinator import AsyncCoordinator
 from magnetar.bundles.lookup import BrokerLookup
 from magnetar.bundles.ownership import OWNERS_ROOT
 from magnetar.loadbalance.leader import LEADER_PATH, LeaderBroker
@@ -311,6 +315,82 @@ def test_the_certificate_that_a_server_shows(tmp_path: Path, wants_ours: bool) -
     assert shown is not None
     assert shown.ends_ms == certificate_facts("", str(pair.certificate)).ends_ms
     assert server_facts("bookie b1", address, None) is None, "nobody is there"
+
+
+@pytest.fixture
+async def transactional() -> AsyncIterator[Broker]:
+    broker = await Broker(transaction_coordinator_enabled=True).start()
+    yield broker
+    await broker.close()
+
+
+async def opened(broker: Broker) -> AsyncCoordinator:
+    """A coordinator with a transaction that has sent to ``TOPIC``."""
+    coordinators = broker.service.transactions
+    assert coordinators is not None
+    await coordinators.connect(0)
+    found, answers = coordinators.get(0), list[Any]()
+    found.core.new(answers.append, broker.service.clock(), 3 * HOUR_MS)
+    found.core.add_partitions(answers.append, 0, [TOPIC])
+    found.run()
+    await eventually(lambda: len(answers) == 2)
+    return found
+
+
+async def test_a_transaction_whose_topic_cant_end_it(
+    transactional: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise PersistenceError("no bookie answers")
+
+    monkeypatch.setattr(PersistentTopic, "end_transaction", refuse)
+    await subscribed(transactional)
+    coordinator = await opened(transactional)
+    transactional.cluster.now_ms += 2 * HOUR_MS
+    assert "transaction-long" in await found(transactional)
+    coordinator.core.end(lambda _: None, 0, commits=True)
+    coordinator.run()
+    await eventually(lambda: coordinator.core.metrics.stuck)
+    transactional.cluster.now_ms += HOUR_MS
+    findings = await found(transactional)
+    assert "transaction-long" not in findings
+    stuck = findings["transaction-stuck"]
+    assert f"{TOPIC} can't take the end (no bookie answers)" in stuck.sentence
+    assert stuck.command == f"magnetar admin topics unload {TOPIC}"
+    monkeypatch.setattr(broker_collector, "NOTED_MAX", 0)
+    report = await Doctor(transactional.service).cluster_report()
+    assert "localhost:8080: 1 more transactions that can't end" in report.not_looked_at
+
+
+async def test_a_coordinator_that_cant_be_opened(
+    transactional: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: object) -> None:
+        raise PersistenceError("its log is damaged")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AsyncCoordinator, "open", fails)
+        with pytest.raises(PersistenceError):
+            await opened(transactional)
+    missing = (await found(transactional))["coordinator-missing"]
+    assert "can't open it: its log is damaged" in missing.sentence
+    await opened(transactional)
+    assert "coordinator-missing" not in await found(transactional)
+
+
+async def test_a_coordinator_without_a_broker(
+    transactional: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share(transactional, monkeypatch)
+    assert (
+        "no broker has its bundle" in (await found(transactional))["coordinator-missing"].sentence
+    )
+    coordinators = transactional.service.transactions
+    assert coordinators is not None
+    bundle = await transactional.service.bundles.bundle_of(str(coordinators.partition(0)))
+    owner = BrokerLookup("pulsar://gone:6650", None, "http://gone:8080", None)
+    await transactional.service.store.put(f"{OWNERS_ROOT}/{bundle}", owner.encode())
+    assert "belongs to gone:8080" in (await found(transactional))["coordinator-missing"].sentence
 
 
 async def test_many_who_ask_cost_one_look(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

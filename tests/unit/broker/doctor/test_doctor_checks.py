@@ -54,6 +54,11 @@ from magnetar.broker.doctor.topic_checks import (
     check_topics,
     subscription_facts,
 )
+from magnetar.broker.doctor.transaction_checks import (
+    TransactionFacts,
+    TransactionsFacts,
+    check_transactions,
+)
 
 NOW_MS = 1_800_000_000_000
 LONG_AGO_MS = NOW_MS - 3_600_000
@@ -121,7 +126,16 @@ def subscriptions(*facts: SubscriptionFacts) -> TopicsFacts:
     return replace(TOPICS, subscriptions=facts)
 
 
-Facts = ClusterFacts | StorageFacts | BrokerFacts | TopicsFacts
+OPEN = TransactionFacts((3, 39), "OPEN", NOW_MS - 600_000, 900_000, [(T,), (T, "s")])
+ENDING = replace(OPEN, status="COMMITTING", ending_ms=NOW_MS - 10_000, errors={(T,): "fenced"})
+TRANSACTIONS = TransactionsFacts(NOW_MS, [OPEN, ENDING])
+
+
+def transactions(of: TransactionFacts, **changed: Any) -> TransactionsFacts:
+    return TransactionsFacts(NOW_MS, [replace(of, **changed)])
+
+
+Facts = ClusterFacts | StorageFacts | BrokerFacts | TopicsFacts | TransactionsFacts
 WARNING, CRITICAL, NOTE = Severity.WARNING, Severity.CRITICAL, Severity.NOTE
 
 FAULTS: list[tuple[Facts, str, Severity, str]] = [
@@ -267,6 +281,31 @@ FAULTS: list[tuple[Facts, str, Severity, str]] = [
         "maxUnackedMessagesPerSubscription=10 is below maxUnackedMessagesPerConsumer=50000",
     ),
     (broker(backlogQuotaCheckEnabled="false"), "settings-at-odds", WARNING, "is enforced"),
+    (
+        replace(TRANSACTIONS, closed={2: "no broker has its bundle"}),
+        "coordinator-missing",
+        CRITICAL,
+        "coordinator 2 of transactions: no broker has its bundle",
+    ),
+    (
+        transactions(ENDING, ending_ms=LONG_AGO_MS),
+        "transaction-stuck",
+        CRITICAL,
+        f"(3,39): COMMITTING for 1 h, because {T} can't take the end (fenced)",
+    ),
+    (
+        transactions(ENDING, ending_ms=None, errors={}),
+        "transaction-stuck",
+        CRITICAL,
+        "COMMITTING for 10 min, because its coordinator doesn't tell",
+    ),
+    (transactions(OPEN, timeout_ms=1), "transaction-stuck", CRITICAL, "was over 9 min 59 s ago"),
+    (
+        transactions(OPEN, start_ms=LONG_AGO_MS, timeout_ms=7_200_000),
+        "transaction-long",
+        WARNING,
+        f"open for 1 h, and for 1 h more unless its client ends it; messages behind it wait in {T}",
+    ),
     (replace(TOPICS, fenced={T: "its storage failed"}), "topic-fenced", CRITICAL, "failed"),
     (replace(TOPICS, held={T: "9 bytes of 8"}), "backlog-quota", CRITICAL, "9 bytes of 8"),
     (
@@ -378,6 +417,8 @@ def examined(facts: Facts) -> list[Finding]:
             return list(check_broker(facts))
         case TopicsFacts():
             return list(check_topics(facts))
+        case TransactionsFacts():
+            return list(check_transactions(facts))
 
 
 @pytest.mark.parametrize(("facts", "check", "severity", "text"), FAULTS)
@@ -388,7 +429,9 @@ def test_a_planted_fault_is_found(facts: Facts, check: str, severity: Severity, 
     assert found[0].sentence.startswith(found[0].subject)
 
 
-@pytest.mark.parametrize("facts", [CLUSTER, STORAGE, BROKER, TOPICS, bookies(), repair(), peers()])
+@pytest.mark.parametrize(
+    "facts", [CLUSTER, STORAGE, BROKER, TOPICS, TRANSACTIONS, bookies(), repair(), peers()]
+)
 def test_nothing_is_found_where_all_is_well(facts: Facts) -> None:
     assert examined(facts) == []
 
