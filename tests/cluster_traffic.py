@@ -28,10 +28,14 @@ def assert_numbers(numbers: Sequence[int], acknowledged: int, window: int | None
 class Traffic(Protocol):
     """What somebody sees who sends numbers 0, 1, 2, ... to a topic and consumes them."""
 
-    acknowledged: int
-    consumed: int
     longest_gap_s: float
-    failure: Exception | None
+
+    @property
+    def acknowledged(self) -> int: ...
+    @property
+    def consumed(self) -> int: ...
+    @property
+    def failure(self) -> Exception | None: ...
 
 
 class CheckedTraffic(Traffic, Protocol):

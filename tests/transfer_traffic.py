@@ -35,6 +35,8 @@ SUBSCRIPTION = "transfers"
 _ANSWER_S = 20.0
 _TIMEOUT_MS = 5_000
 _PERMITS = 1000
+_CLUSTER_COORDINATORS = 16
+_PAUSE_S = 0.2
 _EARLIEST = pb.MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1)
 
 
@@ -97,6 +99,11 @@ class TransferClients:
         """Transfers whose commit was answered."""
         return sum(each.committed is not None for each in [*self.history.transfers.values()])
 
+    @property
+    def failure(self) -> Exception | None:
+        """Of a client that has given up."""
+        return next((each.failure for each in self._clients if each.failure is not None), None)
+
     def start(self) -> None:
         """Subscriptions that keep everything come first."""
         for topic in (*self.topics, self.all_topic):
@@ -112,7 +119,7 @@ class TransferClients:
         for each in self._clients:
             each.join(DEADLINE_S)
             assert not each.is_alive(), each.name
-            assert each.failure is None, each.failure
+        assert self.failure is None, self.failure
 
     def connect(self, topic: str) -> RawClient:
         """To the broker that serves it.
@@ -201,6 +208,57 @@ class TransferClients:
             seen = _messages(client, topic, self.tick, end)
             self.history.consumed += seen
             return {each.message for each in seen}
+
+
+class TransferTraffic:
+    """A ``cluster_traffic.CheckedTraffic`` of transfers; what it sends are the committed ones.
+
+    Attributes:
+        longest_gap_s: not measured. Its clients break off by themselves, too.
+    """
+
+    def __init__(self, web_urls: Sequence[str], seed: int) -> None:
+        name = "persistent://public/default/transfers-{}"
+        self.topic = name.format("all")
+        self.longest_gap_s = 0.0
+        self._clients = TransferClients(
+            *(lambda: web_urls, [name.format(each) for each in "abc"], self.topic),
+            *(_CLUSTER_COORDINATORS, seed, _PAUSE_S),
+        )
+
+    def start(self) -> None:
+        self._clients.start()
+
+    @property
+    def acknowledged(self) -> int:
+        return self._clients.committed
+
+    @property
+    def consumed(self) -> int:
+        return self._clients.committed
+
+    @property
+    def failure(self) -> Exception | None:
+        return self._clients.failure
+
+    def stop_sending(self) -> None:
+        self._clients.stopping.set()
+
+    @property
+    def drained(self) -> bool:
+        """What is still under way is waited for by ``check``."""
+        return True
+
+    def stop(self) -> None:
+        self._clients.stop()
+
+    def check(self, stored: Sequence[int]) -> int:
+        assert self._clients.found() == []
+        final = self._clients.history.final[self.topic]
+        assert final is not None
+        assert [each.number for each in final][: len(stored)] == [*stored]
+        print(f"transfers: {self.acknowledged}, {self._clients.refusals.most_common(5)}")
+        return 0
 
 
 def _subscribe_reader(client: RawClient, topic: str) -> None:

@@ -429,11 +429,15 @@ class PersistentSubscription(Subscription):
         if not self.durable:
             done(NotAllowedError("A non-durable subscription has no transactions"))
             return
+        transactions = self._begin_transactions()
+        transactions.acknowledge(consumer, transaction, acks, done, cumulative=cumulative)
+
+    def _begin_transactions(self) -> TransactionalAcks:
         if self.transactions is None:
             self.transactions = TransactionalAcks(self, is_new=True)
             if self._dispatcher is not None:
                 self._dispatcher.cover_cursor(self.transactions.cover)
-        self.transactions.acknowledge(consumer, transaction, acks, done, cumulative=cumulative)
+        return self.transactions
 
     async def end_transaction(
         self, transaction: TransactionId, low_watermark: int, *, commit: bool
@@ -447,8 +451,8 @@ class PersistentSubscription(Subscription):
             BrokerError: ask again.
         """
         self.require_settled()
-        if self.transactions is not None:
-            await self.transactions.log.end(transaction, low_watermark, commit=commit)
+        if self.durable:  # also if it has none yet: its acknowledgements may still come, too late
+            await self._begin_transactions().log.end(transaction, low_watermark, commit=commit)
 
     def acknowledged(self, consumer: Consumer | None, entries: int) -> None:
         """Note that a consumer has acknowledged entries, with a transaction that may be open."""

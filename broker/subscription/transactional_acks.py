@@ -25,7 +25,8 @@ PENDING_ACKS: Final = "pulsar.subscription.pending.acks"
 
 
 class TransactionalAcks:
-    """There is one once a transaction has acknowledged something, now or in an earlier load."""
+    """There is one once a transaction has acknowledged something, in this load or an earlier one,
+    or has ended without having done so."""
 
     def __init__(self, subscription: PersistentSubscription, *, is_new: bool) -> None:
         self._subscription = subscription

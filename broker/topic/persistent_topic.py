@@ -236,12 +236,11 @@ class PersistentTopic(Topic):
             elif DEDUPLICATION_CURSOR in self.ledger.cursors:  # switched off while not loaded
                 await self.ledger.delete_cursor(DEDUPLICATION_CURSOR)
 
+    def _persistent_subscriptions(self) -> list[PersistentSubscription]:
+        return [x for x in self.subscriptions.values() if isinstance(x, PersistentSubscription)]
+
     def _transactional_acks(self) -> list[TransactionalAcks]:
-        return [
-            each.transactions
-            for each in self.subscriptions.values()
-            if isinstance(each, PersistentSubscription) and each.transactions is not None
-        ]
+        return [x for s in self._persistent_subscriptions() if (x := s.transactions) is not None]
 
     async def switch_deduplication(self) -> None:
         """Begin or end it, until it is as the policies ask for."""
@@ -286,9 +285,8 @@ class PersistentTopic(Topic):
     def _new_transactions(self) -> TopicTransactions:
         transactions = TopicTransactions(self, self.service.clock, self.service.run)
         self.transactions = transactions
-        for subscription in self.subscriptions.values():
-            if isinstance(subscription, PersistentSubscription):
-                subscription.read_from(transactions.view)
+        for subscription in self._persistent_subscriptions():
+            subscription.read_from(transactions.view)
         return transactions
 
     async def _start_transactions(self, transactions: TopicTransactions) -> None:
@@ -300,9 +298,8 @@ class PersistentTopic(Topic):
         except BrokerError as failed:
             error = failed
             self.transactions = None
-            for subscription in self.subscriptions.values():
-                if isinstance(subscription, PersistentSubscription):
-                    subscription.read_from(self.ledger)
+            for subscription in self._persistent_subscriptions():
+                subscription.read_from(self.ledger)
         held_back, self._held_back = self._held_back, ()
         for batch in held_back:
             if error is None:
@@ -315,8 +312,14 @@ class PersistentTopic(Topic):
         self, transaction: TransactionId, low_watermark: int, *, commit: bool
     ) -> None:
         self._check_open()
-        if self.transactions is not None:
-            await self.transactions.end(transaction, low_watermark, commit=commit)
+        transactions = self.transactions
+        if transactions is None:
+            if self.terminated:
+                return
+            # Its messages may still come: they are known by its end.
+            transactions = self._new_transactions()
+            await self._start_transactions(transactions)
+        await transactions.end(transaction, low_watermark, commit=commit)
 
     async def end_acknowledgements(
         self, subscription: str, transaction: TransactionId, low_watermark: int, *, commit: bool

@@ -309,7 +309,7 @@ class Topic(ABC):
     async def end_transaction(  # noqa: B027
         self, transaction: TransactionId, low_watermark: int, *, commit: bool
     ) -> None:
-        """Return when the end of a transaction is stored, or the topic has nothing of it.
+        """Return when the end of a transaction is stored, or nothing of it can come any more.
 
         Args:
             low_watermark: all transactions of its coordinator up to this one have ended.

@@ -165,7 +165,7 @@ class PendingAckLog:
         self.ledger, self._cursor = log, cursor
         self.replayed_ms = (start_ms, log.now_ms())
         self._perform()
-        core.on_replayed()
+        core.on_replayed(before)
         self._perform()
         # Whose record isn't stored after all.
         gone = set(before.positions).difference(core.positions)
@@ -191,6 +191,11 @@ class PendingAckLog:
     def is_open(self) -> bool:
         """Whether it takes calls at once."""
         return self.ledger is not None
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether no transaction has acknowledged anything yet: nothing is stored."""
+        return self._is_new and self._opening is None
 
     # --- calls
 
@@ -218,6 +223,9 @@ class PendingAckLog:
         Raises:
             BrokerError: ask again.
         """
+        if self.is_unused:  # what still comes of the transaction is refused, in this load
+            self.core.end(transaction, commit=commit, low_watermark=low_watermark)
+            return
         await self.open()
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -255,6 +263,8 @@ class PendingAckLog:
         Raises:
             BrokerError: perhaps it does.
         """
+        if self.is_unused:
+            return
         await self.open()
         while self.core.is_cutting:  # it may be older than the last end
             await self._finish_cut()

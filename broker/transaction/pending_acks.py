@@ -26,6 +26,8 @@ _CUT_FACTOR: Final = 4
 """Times the weight of what is live."""
 _RECORD_WEIGHT_MAX: Final = 10_000
 """Positions and words of ack sets in one record: some 300 kB."""
+_ENDED_MAX: Final = 1_000
+"""Ends that are remembered, to refuse what comes late; the oldest are forgotten."""
 _WHOLE: Final = -1
 _ACK: Final = PendingAckRecord.ACK
 _COMMIT: Final = PendingAckRecord.COMMIT
@@ -159,6 +161,7 @@ class PendingAcks:
         self._pending: dict[int, dict[int, tuple[int, int]]] = {}
         self.low_watermarks: Final[dict[int, int]] = {}
         """By coordinator: transactions up to this sequence have ended."""
+        self._told: dict[TransactionId, None] = {}  # of this load, in the order of their ends
         self._appended = self._recorded = 0  # records of this load
         self._last = EARLIEST  # the last record of the log
         self._weight = self._live = 0  # of the log behind the last cut, and of what is needed of it
@@ -240,9 +243,12 @@ class PendingAcks:
         return known.left & ~ack.left != 0 and ack.left & ~known.left == 0
 
     def _require_open(self, transaction: TransactionId) -> None:
-        low_watermark = self.low_watermarks.get(transaction.most, -1)
-        if transaction in self._ends or transaction.least <= low_watermark:
+        known = transaction in self._ends or transaction in self._told
+        if known or self._is_finished(transaction):
             raise InvalidTransactionStatusError(f"Transaction {transaction} has ended")
+
+    def _is_finished(self, transaction: TransactionId) -> bool:
+        return transaction.least <= self.low_watermarks.get(transaction.most, -1)
 
     def _acks_of(self, transaction: TransactionId) -> _Acks:
         if (acks := self._open.get(transaction)) is None:
@@ -272,19 +278,29 @@ class PendingAcks:
     # --- ends
 
     def end(self, transaction: TransactionId, *, commit: bool, low_watermark: int = -1) -> int:
-        """The coordinator has ended a transaction. One that is unknown is done already.
+        """The coordinator has ended a transaction: what still comes of it is refused.
+
+        One that is unknown is done already, or has acknowledged nothing here.
 
         Args:
             low_watermark: transactions of the same coordinator up to this sequence have ended;
                 what they left behind is aborted.
         """
         number = self._end(transaction, commit=commit)
-        most = transaction.most
-        if low_watermark > self.low_watermarks.get(most, -1):
-            self.low_watermarks[most] = low_watermark
+        self._told[transaction] = None
+        self._finish(transaction.most, low_watermark)
+        while (first := next(iter(self._told), None)) is not None and (
+            len(self._told) > _ENDED_MAX or self._is_finished(first)
+        ):
+            del self._told[first]
+        return number
+
+    def _finish(self, most: int, low_watermark: int) -> None:
+        if low_watermark <= self.low_watermarks.get(most, -1):
+            return
+        self.low_watermarks[most] = low_watermark
         for other in [x for x in self._open if x.most == most and x.least <= low_watermark]:
             self._end(other, commit=False)
-        return number
 
     def _end(self, transaction: TransactionId, *, commit: bool) -> int:
         if (end := self._ends.get(transaction)) is not None:
@@ -360,8 +376,16 @@ class PendingAcks:
             elif not ack.mask & self._pending.get(ledger_id, {}).get(entry_id, (0, 0))[0]:
                 self._hold(transaction, ack)
 
-    def on_replayed(self) -> None:
-        """All records of the log were taken."""
+    def on_replayed(self, before: "PendingAcks | None" = None) -> None:
+        """All records of the log were taken.
+
+        Args:
+            before: of the same subscription, when the log wasn't open; it was told of ends.
+        """
+        if before is not None:
+            self._told.update(before._told)
+            for most, low_watermark in before.low_watermarks.items():
+                self._finish(most, low_watermark)
         self._cut_if_long()
 
     def cut(self) -> None:

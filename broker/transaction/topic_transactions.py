@@ -237,7 +237,7 @@ class TopicTransactions:
             )
 
     async def end(self, transaction: TransactionId, low_watermark: int, *, commit: bool) -> None:
-        """Return when the end is stored, or the topic has nothing of the transaction.
+        """Return when the end is stored.
 
         Args:
             low_watermark: all transactions of its coordinator up to this one have ended.
@@ -274,16 +274,13 @@ class TopicTransactions:
         if self.is_starting:
             raise TopicFencedError(f"{self._topic.full_name} doesn't know its transactions yet")
         await self._caught_up()
-        buffer, ledger = self.buffer, self._ledger
-        if transaction not in buffer.open:
-            if buffer.has_ended(transaction):
-                return  # asked again, since the answer was lost
-            if not (ledger.pending_bytes or ledger.is_undecided):
-                return
-            # An entry may be on its way to the log: the marker comes behind it.
-        if self._topic.terminated:
+        buffer, terminated = self.buffer, self._topic.terminated
+        if transaction not in buffer.open and (terminated or buffer.has_ended(transaction)):
+            return  # asked again, since the answer was lost; or nothing of it can come any more
+        # Of one without entries as well: they may be on their way, and what comes later is late.
+        if terminated:
             with storage_errors(f"store the end of transaction {transaction}"):
-                await ledger.update_properties(
+                await self._ledger.update_properties(
                     lambda before: with_end(before, transaction, commit=commit)
                 )
             buffer.on_stored_end(transaction, commit=commit)

@@ -11,7 +11,7 @@ import random
 import signal
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -32,6 +32,7 @@ from tests.cluster_tools import (
     stop_and_check,
 )
 from tests.cluster_traffic import (
+    CheckedTraffic,
     CompactedTraffic,
     DeduplicatedTraffic,
     DelayedTraffic,
@@ -41,6 +42,7 @@ from tests.cluster_traffic import (
 )
 from tests.cluster_visits import Visits, check_nothing_moved
 from tests.simulation import rotation
+from tests.transfer_traffic import TransferTraffic
 from tests.waiting import wait_until
 
 TOPICS = [f"persistent://public/default/chaos-{number}" for number in range(9)]
@@ -73,7 +75,7 @@ class Chaos:
     def __init__(
         self,
         cluster: ClusterProcess,
-        traffic: list[TopicTraffic],
+        traffic: Sequence[CheckedTraffic],
         visits: Visits,
         rng: random.Random,
     ) -> None:
@@ -109,7 +111,7 @@ class Chaos:
 
     def _kill(self, name: str, what: str) -> None:
         # Nobody goes on without ZooKeeper.
-        others: list[TopicTraffic] = [] if name == "zookeeper" else self.traffic
+        others: Sequence[CheckedTraffic] = () if name == "zookeeper" else self.traffic
         kill_child(self.cluster, name, lambda: all_go_on(others, what))
 
     def _pause(self, url: str) -> str:
@@ -191,13 +193,14 @@ class Chaos:
                     flush=True,
                 )
         sent = sum(each.acknowledged for each in self.traffic)
-        again = sum(len(each.received) - each.consumed for each in self.traffic)
+        topics = [each for each in self.traffic if isinstance(each, TopicTraffic)]
+        again = sum(len(each.received) - each.consumed for each in topics)
         print(f"{sent} messages, {repetitions} stored twice, {again} delivered again", flush=True)
         visits = self.visits
         print(f"answers {dict(visits.answers)}, longest {visits.longest_s:.1f} s", flush=True)
 
 
-def start_features(cluster: ClusterProcess) -> list[TopicTraffic]:
+def start_features(cluster: ClusterProcess) -> list[CheckedTraffic]:
     """Whatever has a promise of its own to keep: see ``cluster_traffic.CheckedTraffic``."""
     namespace = f"{cluster.web_urls[0]}/admin/v2/namespaces/public/once"
     post(namespace, "PUT", b"{}")
@@ -205,10 +208,11 @@ def start_features(cluster: ClusterProcess) -> list[TopicTraffic]:
     table = f"{cluster.web_urls[0]}/admin/v2/namespaces/public/table"
     post(table, "PUT", b"{}")
     post(f"{table}/compactionThreshold", "PUT", b"2000")
-    features = [
+    features: list[CheckedTraffic] = [
         DeduplicatedTraffic(cluster.service_url, "persistent://public/once/chaos", 50, 0.02),
         DelayedTraffic(cluster.service_url, "persistent://public/default/delayed", 50, 0.02),
         CompactedTraffic(cluster.service_url, "persistent://public/table/chaos", 50, 0.02),
+        TransferTraffic(cluster.web_urls, SEED),
     ]
     for each in features:
         each.start()
@@ -227,9 +231,10 @@ def test_random_kills(tmp_path: Path) -> None:
     """Any process of the cluster, one after the other; what was killed is started again."""
     rng = random.Random(SEED)
     compactions = "brokerServiceCompactionMonitorIntervalInSeconds=2"
-    with cluster_of(tmp_path, "--broker-set", compactions) as cluster:
-        traffic = start_traffic(cluster.service_url, TOPICS)
-        traffic += start_features(cluster)
+    transactions = "transactionCoordinatorEnabled=true"
+    options = ("--broker-set", compactions, "--broker-set", transactions)
+    with cluster_of(tmp_path, *options) as cluster:
+        traffic = [*start_traffic(cluster.service_url, TOPICS), *start_features(cluster)]
         all_go_on(traffic, "the start")
         visits = Visits(cluster.web_urls, TOPICS, SEED)
         visits.start()

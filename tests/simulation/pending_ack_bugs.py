@@ -39,6 +39,18 @@ def recorded_before_it_is_checked(plant: Plant) -> None:
 
 
 @_bug
+def only_ends_of_acknowledgements_are_remembered(plant: Plant) -> None:
+    def end(self: Any, transaction: Any, **how: Any) -> int:
+        known = transaction in self._open
+        number: int = original(self, transaction, **how)
+        if not known:
+            self._told.pop(transaction, None)
+        return number
+
+    original: Callable[..., int] = plant.set(PendingAcks, "end", end)
+
+
+@_bug
 def the_cursor_moves_before_the_record(plant: Plant) -> None:
     def end(self: Any, transaction: Any, *, commit: bool) -> int:
         acks = self._open.get(transaction)

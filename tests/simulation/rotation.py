@@ -5,7 +5,7 @@ Which tenth it is depends on the commit: the number of commits before it, or ``M
 are those of ``planted_bugs`` (bookkeeper), ``apache_bugs`` (the client of Apache's bookies),
 ``managed_ledger_bugs``, ``service_bugs`` (dispatch, ownership, epochs), ``zookeeper_bugs`` and
 ``view_bugs`` (what looks at a broker), ``compaction_bugs``, ``pending_ack_bugs``,
-``coordinator_bugs``; ``naive_variants`` are all planted in each run.
+``coordinator_bugs``, ``transfer_bugs``; ``naive_variants`` are all planted in each run.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from tests.simulation import (
     pending_ack_bugs,
     planted_bugs,
     service_bugs,
+    transfer_bugs,
     view_bugs,
     zookeeper_bugs,
 )
@@ -116,6 +117,7 @@ LISTS: Final[dict[str, Bugs]] = {
     "compaction": compaction_bugs.BUGS,
     "pending acks": pending_ack_bugs.BUGS,
     "transactions": coordinator_bugs.BUGS,
+    "transfers": transfer_bugs.BUGS,
 }
 ALL: Final = [(group, name) for group, names in LISTS.items() for name in names]
 

@@ -3,7 +3,7 @@
 After each step:
 
 - an acknowledgement is refused if and only if one of its messages is taken, by the cursor or by a
-  transaction; a cumulative one by what else is cumulative;
+  transaction; a cumulative one by what else is cumulative; each one after its transaction's end;
 - what a commit was answered for is acknowledged, whatever crashed since, until a reset;
 - nothing is acknowledged that no client acknowledged, or whose transaction wasn't committed;
 - what waits for the end of a transaction is what the durable records say, and isn't delivered;
@@ -124,6 +124,7 @@ class World:
         self.acks = PendingAcks(self.cursor)
         self.model = Model()
         self.decided: dict[TransactionId, bool] = {}
+        self.ended: set[TransactionId] = set()  # what this load was told
         self.watermark = -1
         self.newest = 0
         self.must: set[Message] = set()  # answered commits
@@ -186,7 +187,7 @@ class World:
         return TransactionId(0, max(self.newest - self.rng.randrange(4), 0))
 
     def late(self, transaction: TransactionId) -> bool:
-        return self.is_ending(transaction) or transaction.least <= self.watermark
+        return transaction in self.ended or transaction.least <= self.watermark
 
     def ack(self) -> None:
         transaction = self.transaction()
@@ -243,6 +244,7 @@ class World:
             for each in self.model.open
             if (each == transaction or each.least <= low) and not self.is_ending(each)
         ]
+        self.ended.add(transaction)
         number = self.acks.end(transaction, commit=commit, low_watermark=low)
         assert (number > 0) == (transaction in self.model.open)
         self.perform(*ends)
@@ -351,6 +353,7 @@ class World:
     def load(self) -> None:
         self.appending.clear()
         self.storing, self.watermark = False, -1
+        self.ended.clear()
         self.first = self.rng.choice([self.first, self.durable_first])
         self.durable_first = self.first
         self.model = Model()

@@ -23,6 +23,7 @@ from magnetar.broker.http.topics.transaction_parts import (
     topic_of,
 )
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
+from magnetar.broker.subscription.transactional_acks import TransactionalAcks
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.position import Position, format_position
@@ -157,7 +158,7 @@ async def pending_ack_stats(
     found = (await subscription_of(service, topic, subscription)).transactions
     start_ms, end_ms = (0, 0) if found is None else found.log.replayed_ms
     answer: dict[str, Any] = {
-        "state": "None" if found is None else "Ready" if found.log.is_open else "Initializing",
+        "state": _log_state(found),
         "ongoingTxnSize": 0 if found is None else len(found.log.core.transactions),
         "recoverStartTime": start_ms,
         "recoverEndTime": end_ms,
@@ -166,6 +167,12 @@ async def pending_ack_stats(
         known = {} if found is None else found.log.core.low_watermarks
         answer["lowWaterMarks"] = _by_coordinator(known)
     return JsonResponse(answer)
+
+
+def _log_state(acks: TransactionalAcks | None) -> str:
+    if acks is None or acks.log.is_unused:
+        return "None"
+    return "Ready" if acks.log.is_open else "Initializing"
 
 
 @routes.get(

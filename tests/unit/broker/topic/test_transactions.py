@@ -12,6 +12,7 @@ from magnetar.broker.protocol.framing import parse_entry_body
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.broker.topic.persistent_topic import PersistentTopic
 from magnetar.broker.transaction import buffer as buffer_module
+from magnetar.broker.transaction.stored_ends import ENDS_PROPERTY
 from magnetar.broker.transaction.topic_transactions import TRANSACTIONS_PROPERTY
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.managed_ledger import append_path
@@ -171,6 +172,14 @@ async def test_a_load_knows_what_was_open_and_what_was_aborted(
     await again.sees(0, *left)
 
 
+async def is_refused(client: Client, frame: bytes) -> None:
+    client.feed(frame)
+    answer = await client.receive_one()
+    assert answer.type == pb.BaseCommand.SEND_ERROR
+    assert answer.send_error.error == pb.NotAllowedError
+    assert ENDED in answer.send_error.message
+
+
 async def test_an_entry_of_an_ended_transaction_is_refused(broker: Broker) -> None:
     client, _ = await connected(broker)
     await store(client, sent(0, 1), sent(1, 2))
@@ -178,12 +187,29 @@ async def test_an_entry_of_an_ended_transaction_is_refused(broker: Broker) -> No
     await end(topic, 1, commit=True)
     await end(topic, 2, commit=False, low=5)
     for number, least in ((2, 1), (3, 2), (4, 5)):
-        client.feed(sent(number, least))
-        answer = await client.receive_one()
-        assert answer.type == pb.BaseCommand.SEND_ERROR
-        assert answer.send_error.error == pb.NotAllowedError
-        assert ENDED in answer.send_error.message
+        await is_refused(client, sent(number, least))
     await store(client, sent(5, 6))
+
+
+@pytest.mark.parametrize("is_loaded", [True, False])
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_what_comes_after_an_end_without_messages_is_refused(
+    broker: Broker, *, is_first: bool, is_loaded: bool
+) -> None:
+    """Also if the topic never had a transaction before."""
+    client, _ = await connected(broker)
+    topic = await topic_of(broker)
+    if not is_first:
+        await store(client, sent(0, 1))
+        await end(topic, 1, commit=True)
+    await end(topic, 2, commit=False)
+    if is_loaded:
+        topic = await reload(broker)
+        client, _ = await connected(broker, port=5001)
+    await is_refused(client, sent(1, 2))
+    await store(client, sent(2))
+    assert topic.transactions is not None
+    assert topic.transactions.buffer.readable == topic.ledger.last_confirmed
 
 
 async def test_an_end_is_stored_once(broker: Broker) -> None:
@@ -194,8 +220,10 @@ async def test_an_end_is_stored_once(broker: Broker) -> None:
     entries = topic.ledger.offsets.entry_count
     assert entries == 2
     await end(topic, 1, commit=True)
-    await end(topic, 3, commit=True)  # it has nothing of this one
     assert topic.ledger.offsets.entry_count == entries
+    for _ in range(2):
+        await end(topic, 3, commit=True)  # it has nothing of this one
+    assert topic.ledger.offsets.entry_count == entries + 1
 
 
 async def test_what_came_late_is_aborted_with_the_low_watermark(broker: Broker) -> None:
@@ -216,7 +244,6 @@ async def test_without_a_transaction_there_is_nothing(broker: Broker) -> None:
     client, _ = await connected(broker)
     await store(client, sent(0))
     topic = await topic_of(broker)
-    await end(topic, 1, commit=True)
     assert topic.transactions is None
     assert topic.ledger.properties == {}
     assert topic.storage_stats()["storageSize"] > 0
@@ -417,6 +444,8 @@ async def test_a_transaction_ends_on_a_terminated_topic(broker: Broker, *, is_lo
         await consumer.sees(0, 1, 3)
     await end(topic, 2, commit=False)
     await end(topic, 3, commit=True)
+    await end(topic, 4, commit=True)  # it has nothing of this one, and never will
+    assert "0:4" not in topic.ledger.properties[ENDS_PROPERTY]
     await consumer.sees(0, 1, 3, 4, 5)
     assert topic.ledger.last_confirmed == last
     assert topic.properties == {}, "ends are not the user's"

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from magnetar.broker.errors import (
+    InvalidTransactionStatusError,
     NotAllowedError,
     PersistenceError,
     SubscriptionFencedError,
@@ -263,10 +264,25 @@ async def test_a_transaction_whose_end_never_came(broker: Broker) -> None:
     assert sink.got == [*positions[1:], positions[0]]
 
 
+async def test_what_comes_after_an_end_is_refused(broker: Broker) -> None:
+    """Also if the transaction had acknowledged nothing, or was the subscription's first."""
+    positions = await filled(broker)
+    await end(broker, X, commit=False)
+    await ack(broker, Z, positions[1])
+    await end(broker, Z, commit=True)
+    await end(broker, Y, commit=True, low=0)
+    for transaction in (X, Y, Z, TransactionId(0, 0)):
+        with pytest.raises(InvalidTransactionStatusError):
+            await ack(broker, transaction, positions[0])
+    _, sink = await consume(broker)
+    assert sink.got == [positions[0], *positions[2:]]
+
+
 async def test_a_failed_append(broker: Broker) -> None:
     """Its answer is an error, and what the log says is what holds."""
     positions = await filled(broker)
     await ack(broker, X, positions[0])
+    await end(broker, Y, commit=True)
     _, sink = await consume(broker)
     before = broker.ledgers.open_ledgers[LOG]
     release = broker.hold_storage()
@@ -282,6 +298,8 @@ async def test_a_failed_append(broker: Broker) -> None:
     await eventually(lambda: log.is_open)
     assert broker.ledgers.open_ledgers[LOG] is not before
     assert positions[0] in log.core.positions
+    with pytest.raises(InvalidTransactionStatusError):
+        await ack(broker, Y, positions[1])
     await end(broker, X, commit=True)
     assert subscription.cursor.state.is_acked(positions[0])
     assert positions[0] not in sink.got
