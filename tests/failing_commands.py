@@ -15,8 +15,12 @@ _VALUES: Final[Mapping[str, object]] = {
     "topics_pattern": ".*",
     "message_publish_time": 1,
     "type": pb.Schema.String,
+    "tc_id": 0,
+    "txn_ttl_millis": 10 * 86_400_000,
 }
 """Of fields by name, also of optional ones; others are filled if they are required."""
+TRANSACTION: Final[Mapping[str, Any]] = {"txnid_most_bits": 0, "txnid_least_bits": 0}
+"""The first one of the only coordinator."""
 _NEW: Final[Mapping[str, object]] = {"subscription": "new", "consumer_id": 2, "producer_id": 2}
 _AWAY: Final = (pb.MetadataError, pb.PersistenceError, pb.ServiceNotReady, pb.UnknownError)
 
@@ -28,16 +32,18 @@ def commands(topic: str) -> Iterator[tuple[str, int, Sequence[Mapping[str, objec
         fields = command.DESCRIPTOR.fields_by_name
         if "request_id" not in fields:
             continue
-        there: Mapping[str, object] = {"topic": topic}
-        ways: list[Mapping[str, object]] = [
-            {**_NEW, "topic": f"{topic}-new"},
-            {**_NEW, **there},
-            there,
-        ]
+        new, there = (
+            {**TRANSACTION, "topic": x, "partitions": [x]} for x in (f"{topic}-new", topic)
+        )
+        ways: list[Mapping[str, object]] = [{**new, **_NEW}, {**there, **_NEW}, there]
         told = f"command: {name}"
         yield told, kind, ways
-        if "topic" in fields:
+        if not {"topic", "subscription"}.isdisjoint(fields):
             yield f"{told} of what is there", kind, ways[1:]
+        if "txn_action" in fields:
+            yield f"{told}: abort", kind, [{**there, "txn_action": pb.ABORT}]
+        if kind == pb.BaseCommand.ACK:
+            yield f"{told} without a transaction", kind, [{}]
 
 
 def command_of(kind: int, values: Mapping[str, object], request_id: int) -> pb.BaseCommand:
@@ -51,12 +57,16 @@ def command_of(kind: int, values: Mapping[str, object], request_id: int) -> pb.B
 def _fill(message: Any, values: Mapping[str, object]) -> None:
     for each in message.DESCRIPTOR.fields:
         if each.message_type is not None:
+            if each.is_required or each.name in values:
+                part = getattr(message, each.name)
+                _fill(part.add() if each.is_repeated else part, values)
+        elif each.name not in values:
             if each.is_required:
-                _fill(getattr(message, each.name), values)
-        elif each.name in values:
+                setattr(message, each.name, _blank(each))
+        elif each.is_repeated:
+            getattr(message, each.name).extend(values[each.name])
+        else:
             setattr(message, each.name, values[each.name])
-        elif each.is_required:
-            setattr(message, each.name, _blank(each))
 
 
 def _blank(field: Any) -> object:

@@ -22,14 +22,25 @@ from urllib.parse import quote
 
 from magnetar.broker.errors import BrokerError
 from magnetar.broker.http.openapi import operations
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.service.broker_service import BrokerService
 from magnetar.broker.topic.persistent_topic import PersistentTopic
+from magnetar.broker.transaction.async_coordinator import LOG_NAME
+from magnetar.broker.transaction.pending_ack_log import pending_ack_log_name
 from magnetar.bundles.ownership import Redirect
 from magnetar.metadata.errors import MetadataError
 from magnetar.metadata.store import MetadataStore
-from tests.failing_commands import command_of, commands, status_of
-from tests.failing_world import NAME, SUBSCRIPTIONS, Consuming, Fault, InlineLoop, World
+from tests.failing_commands import TRANSACTION, commands
+from tests.failing_world import (
+    NAME,
+    NO_ANSWER,
+    SUBSCRIPTIONS,
+    Consuming,
+    Fault,
+    InlineLoop,
+    World,
+)
 from tests.failing_world import document as http_document
 from tests.simulation.simulator import Simulator, simulate
 
@@ -44,7 +55,6 @@ _CHANGING_READS: Final = (
 """They take messages, drop them, or produce one."""
 _UNAVAILABLE: Final = (502, 503, 504)
 _ACCEPTED: Final = 202
-NO_ANSWER: Final = 599
 _THERE: Final[Mapping[str, str]] = {
     "domain": "persistent",
     "tenant": "public",
@@ -65,6 +75,9 @@ _THERE: Final[Mapping[str, str]] = {
     "count": "1",
     "nth": "1",
     "timestamp": "1700000000000",
+    "mostSigBits": "0",
+    "leastSigBits": "0",
+    "timeoutMs": "0",
 }
 """Path parameters: what a world has."""
 _VARIANTS: Final[tuple[Mapping[str, str], ...]] = (
@@ -87,9 +100,10 @@ _WANTED: Final = ("force", "unload", "group")
 LACKING: Final = re.compile(
     r"not (supported|available)|ResourceGroup does not exist|can't be stopped|no place for copies"
     r"|Entry filter|Target URL is required|not issued|not enabled|has no such schema"
-    r"|transactionCoordinatorEnabled"
 )
 """Why an operation is refused that nobody can succeed with in such a world."""
+SEND: Final = "send in a transaction"
+FIRST_SEND: Final = f"{SEND}, the topic's first one"
 _PARTLY: Final = re.compile(r'"errorCode":-?[1-9]')
 """In the answer to messages of which some weren't stored."""
 _BEGUN_S: Final = 5.0
@@ -114,6 +128,8 @@ class Call:
     is_alone: bool = False
     """The round finds a broker without clients."""
     command: int = 0
+    is_send: bool = False
+    """Of a message in the transaction."""
     before: "Call | None" = None
     """What makes the thing that this one deletes."""
 
@@ -131,6 +147,8 @@ class Call:
             return _ACCEPTED
         if self.command:
             return await self._send(world)
+        if self.is_send:
+            return 200 if await world.publish("sent", transaction=TRANSACTION) else 503
         body = self.body
         if isinstance(body, dict) and "ledgerId" in body:
             body = {**body, "ledgerId": world.clients["shared"].got[-1][0][0], "entryId": 0}
@@ -152,17 +170,13 @@ class Call:
         if sender.client.transport.closed:
             sender = Consuming(world.broker, "shared", world.port())
             await sender.subscribe()
-        request_id = next(sender.client.request_ids)
-        sender.client.send(command_of(self.command, self.query, request_id))
-        for _ in range(600):
-            await sender.wait(1)
-            for answer in sender.answers:
-                if (status := status_of(answer, request_id)) is not None:
-                    world.reason = str(answer)
-                    return status
-            if sender.client.transport.closed:
-                return 503
-        return NO_ANSWER
+        is_ack = self.command == pb.BaseCommand.ACK
+        positions = [world.clients["shared"].got[-1][0]] if is_ack else []
+        answer, status = await sender.ask(self.command, self.query, positions)
+        world.reason = str(answer)
+        if status == NO_ANSWER and self.command == pb.BaseCommand.END_TXN:
+            return 503  # it waits for topics and subscriptions, however long that takes
+        return status
 
 
 def _candidates(method: str, path: str, operation: dict[str, Any]) -> list[Call]:
@@ -222,10 +236,14 @@ def calls_of(
         ):
             if bool(call.decides) is (each in shared):
                 found[name] = [replace(call, name=name)]
-    return found | {
-        name: [Call(name, path=str(dict(each)), query=each, command=kind) for each in ways]
-        for name, kind, ways in commands(NAME.full)
-    }
+    return (
+        found
+        | {name: [Call(name, is_send=True)] for name in (SEND, FIRST_SEND)}
+        | {
+            name: [Call(name, path=str(dict(each)), query=each, command=kind) for each in ways]
+            for name, kind, ways in commands(NAME.full)
+        }
+    )
 
 
 def reads_of(document: dict[str, Any]) -> dict[str, list[Call]]:
@@ -328,6 +346,8 @@ async def observe(world: World) -> tuple[dict[str, object], list[str]]:
     for each in world.clients.values():
         each.client.lose()
     await asyncio.sleep(1)
+    if not world.is_shared:
+        parts["the transaction is open"] = await _commit(world, wrong)
     for name in names:
         await _use(world, name, parts, wrong)
     await service.loader.unload(str(NAME))
@@ -351,9 +371,25 @@ async def observe(world: World) -> tuple[dict[str, object], list[str]]:
 
 
 def _look_at_logs(service: BrokerService, wrong: list[str]) -> None:
-    topics = {each.name.ml_name for each in service.topics.values()}
-    if alone := service.ledgers.open_ledgers.keys() - topics:
+    known = {LOG_NAME.format(0)}
+    for topic in service.topics.values():
+        name = topic.name.ml_name
+        known |= {name, *(pending_ack_log_name(name, each) for each in topic.subscriptions)}
+    if alone := service.ledgers.open_ledgers.keys() - known:
         wrong.append(f"logs are open without a topic: {sorted(alone)}")
+
+
+async def _commit(world: World, wrong: list[str]) -> bool:
+    """Whether the transaction was open until now."""
+    client = Consuming(world.broker, "shared", world.port())
+    ask, connect = client.ask, pb.BaseCommand.TC_CLIENT_CONNECT_REQUEST
+    for kind, values in ((connect, {}), (pb.BaseCommand.END_TXN, TRANSACTION)):
+        answer, status = await ask(kind, values)
+        if status >= 500 or (kind == connect and status != 200):
+            wrong.append(f"the transaction can't be ended: {answer}")
+    client.client.lose()
+    await asyncio.sleep(1)
+    return status == 200
 
 
 async def _use(world: World, name: str, parts: dict[str, object], wrong: list[str]) -> None:
@@ -410,27 +446,33 @@ class Outcome:
     """The status of the same operation once more."""
 
 
-def _world_of(call: Call | None) -> World:
-    return World(is_due=bool(call and call.round), is_shared=bool(call and call.decides))
+def _world_of(call: Call) -> World:
+    return World(
+        is_due=bool(call.round), is_shared=bool(call.decides), has_sent=call.name != FIRST_SEND
+    )
 
 
-def run(call: Call | None, fault: Fault, *, looks: bool = True) -> Outcome:
-    """One life of a world: the operation under a fault, and what is there afterwards."""
+def run(call: Call, fault: Fault, *, asks: bool = True, looks: bool = True) -> Outcome:
+    """One life of a world: the operation under a fault, and what is there afterwards.
+
+    Args:
+        asks: else the world is only as it is before the operation.
+    """
 
     async def scenario(_: Simulator) -> Outcome:
         world = _world_of(call)
         await world.start()
         status = 0
-        if call is not None:
-            if call.before is not None:
-                await call.before.perform(world)
+        if call.before is not None:
+            await call.before.perform(world)
+        if asks:
             world.fault, fault.on, fault.is_ready = fault, True, True
             status = await call.perform(world)
             fault.on = False
         found = Outcome(status, world.reason, {}, [], fault.calls)
         if looks:
             found.parts, found.wrong = await observe(world)
-            if call is not None:
+            if asks:
                 found.again = await call.perform(world)
         await world.close()
         return found
@@ -480,7 +522,7 @@ class FaultChecker:
     def check(self, fault: Fault) -> list[str]:
         """What is wrong after the operation met a fault."""
         if self._was is None or self._asked is None:
-            self._was = run(self.call.before, no_fault())
+            self._was = run(self.call, no_fault(), asks=False)
             self._asked = run(self.call, no_fault())
         wrong = []
         found = run(self.call, fault)
@@ -512,7 +554,7 @@ class FaultChecker:
 def document() -> tuple[dict[str, Any], list[str], set[str]]:
     """The HTTP document, and the names of the rounds; and of those that several brokers have."""
 
-    def rounds(call: Call | None) -> list[str]:
+    def rounds(call: Call) -> list[str]:
         async def scenario(_: Simulator) -> list[str]:
             world = _world_of(call)
             await world.start()
@@ -522,5 +564,5 @@ def document() -> tuple[dict[str, Any], list[str], set[str]]:
 
         return _simulate(scenario)
 
-    alone, all_of_them = rounds(None), rounds(Call("", round="any", decides="move"))
+    alone, all_of_them = rounds(Call("")), rounds(Call("", round="any", decides="move"))
     return http_document(), all_of_them, set(all_of_them) - set(alone)

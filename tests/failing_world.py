@@ -4,7 +4,7 @@ Metadata in memory, a model bookie, virtual time. For ``tests/failing_operations
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from magnetar.managed_ledger.offload.config import FILESYSTEM, OffloadMetrics
 from magnetar.managed_ledger.position import EARLIEST
 from magnetar.metadata.errors import OutcomeUnknownError, StoreUnreachableError
 from magnetar.metadata.store import MetadataStore
+from tests.failing_commands import TRANSACTION, command_of, status_of
 from tests.simulation.simulator import VirtualLoop
 from tests.simulation.test_bundles_ownership import commit_inline
 from tests.unit.broker.doubles import Broker, message
@@ -47,6 +48,8 @@ _SETUP: Final = (
     ("PUT", "/admin/v2/persistent/public/default/parted/partitions", 2),
 )
 _BY_RANGE: Final = "range_equally_divide"
+NO_TRANSACTION: Final[Mapping[str, Any]] = {}
+NO_ANSWER: Final = 599
 
 
 @dataclass(slots=True)
@@ -134,22 +137,34 @@ class Consuming:
             else:
                 self.answers.append(command)
 
-    async def ack(self, *positions: tuple[int, int]) -> bool:
+    async def ack(
+        self, *positions: tuple[int, int], transaction: Mapping[str, Any] = NO_TRANSACTION
+    ) -> bool:
         """Whether all of it is confirmed."""
-        command = pb.BaseCommand(type=pb.BaseCommand.ACK)
-        command.ack.consumer_id, command.ack.ack_type = 1, pb.CommandAck.Individual
+        _, status = await self.ask(pb.BaseCommand.ACK, transaction, positions)
+        return status == 200
+
+    async def ask(
+        self, kind: int, values: Mapping[str, object], positions: Sequence[tuple[int, int]] = ()
+    ) -> tuple[pb.BaseCommand | None, int]:
+        """Send a command; its answer, and that as a status of HTTP.
+
+        Args:
+            positions: what an ACK names.
+        """
+        request_id = next(self.client.request_ids)
+        command = command_of(kind, values, request_id)
         for ledger_id, entry_id in positions:
-            each = command.ack.message_id.add()
-            each.ledgerId, each.entryId = ledger_id, entry_id
-        command.ack.request_id = request_id = next(self.client.request_ids)
+            command.ack.message_id.add(ledgerId=ledger_id, entryId=entry_id)
         self.client.send(command)
-        await self.wait(5)
-        return any(
-            x.type == pb.BaseCommand.ACK_RESPONSE
-            and x.ackResponse.request_id == request_id
-            and not x.ackResponse.HasField("error")
-            for x in self.answers
-        )
+        for _ in range(600):
+            await self.wait(1)
+            for answer in self.answers:
+                if (status := status_of(answer, request_id)) is not None:
+                    return answer, status
+            if self.client.transport.closed:
+                return None, 503
+        return None, NO_ANSWER
 
 
 _apps: list[Starlette] = []
@@ -196,15 +211,20 @@ class Copies(MemoryStore):
 class World:
     """A broker with a topic, two subscriptions of which each has acknowledged some, and clients.
 
-    The topic has two ledgers.
+    The topic has two ledgers. A transaction is open: the last message belongs to it, and "alone"
+    has acknowledged the second one in it.
 
     Args:
-        is_due: the first one is to be copied elsewhere.
-        is_shared: there is another broker, too, and this one leads.
+        is_due: the first ledger is to be copied elsewhere.
+        is_shared: there is another broker, too, and this one leads; no transaction, as one can't
+            tell the other of its end here.
+        has_sent: else the transaction has no message.
     """
 
-    def __init__(self, *, is_due: bool = False, is_shared: bool = False) -> None:
-        self.copies, self.is_shared = Copies(), is_shared
+    def __init__(
+        self, *, is_due: bool = False, is_shared: bool = False, has_sent: bool = True
+    ) -> None:
+        self.copies, self.is_shared, self._has_sent = Copies(), is_shared, has_sent
         self.broker = Broker(
             managed_ledger_offload_driver=FILESYSTEM,
             managed_ledger_offload_auto_trigger_size_threshold_bytes=0 if is_due else -1,
@@ -221,6 +241,7 @@ class World:
             backlog_quota_default_limit_second=60,
             backlog_quota_default_retention_policy="consumer_backlog_eviction",
             broker_deduplication_enabled=True,
+            transaction_coordinator_enabled=True,
         )
         commit_inline(self.broker.cluster.store, 1)
         offloader = BlockOffloader(FILESYSTEM, lambda _: self.copies, 2, OffloadMetrics())
@@ -230,6 +251,7 @@ class World:
         if self.is_shared:
             self.broker.service.sharing = LoadSharing(self.broker.service, "1")
         self.http: httpx.AsyncClient
+        self._ticking: asyncio.Task[None]
         self.clients: dict[str, Consuming] = {}
         self.fault = Fault("none", is_lost=False, lasts=False)
         self._port = 6000
@@ -282,7 +304,13 @@ class World:
         balancer.round = lambda now_s: iter(moves)  # type: ignore[method-assign]  # decided
         balancer.splits = lambda bundles_of: splits  # type: ignore[method-assign]  # decided
 
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(1)
+            self.broker.cluster.now_ms += 1000
+
     async def start(self) -> None:
+        self._ticking = asyncio.get_running_loop().create_task(self._tick())
         await self.broker.start()
         self.broker.service._periodic_tasks.close()  # rounds begin when they are what is tried
         self._break()
@@ -304,9 +332,30 @@ class World:
             assert await consuming.ack(consuming.got[0][0], consuming.got[2][0])
         if self.is_shared:
             await self._add_broker()
+        else:
+            await self._begin_transaction(self.clients["alone"])
         self.broker.cluster.now_ms += 3_600_000
 
-    async def publish(self, *payloads: str) -> bool:
+    async def _begin_transaction(self, alone: Consuming) -> None:
+        kinds = pb.BaseCommand
+        asked: list[tuple[int, Mapping[str, object]]] = [
+            (kinds.TC_CLIENT_CONNECT_REQUEST, {}),
+            (kinds.NEW_TXN, {}),
+            (kinds.ADD_PARTITION_TO_TXN, {"partitions": [NAME.full]}),
+            *(
+                (kinds.ADD_SUBSCRIPTION_TO_TXN, {"topic": NAME.full, "subscription": each})
+                for each in SUBSCRIPTIONS
+            ),
+        ]
+        for kind, values in asked:
+            assert (await alone.ask(kind, {**TRANSACTION, **values}))[1] == 200
+        assert await alone.ack(alone.got[1][0], transaction=TRANSACTION)
+        if self._has_sent:
+            assert await self.publish("4", transaction=TRANSACTION)
+
+    async def publish(
+        self, *payloads: str, transaction: Mapping[str, Any] = NO_TRANSACTION
+    ) -> bool:
         """Whether all of them were stored, by a producer of its own."""
         client = self.broker.client(port=self.port())
         await asyncio.sleep(0.1)
@@ -317,7 +366,7 @@ class World:
             client.lose()
             return False
         for payload in payloads:
-            client.feed(message(self._published, payload.encode()))
+            client.feed(message(self._published, payload.encode(), **transaction))
             self._published += 1
         await asyncio.sleep(5)
         receipts = [x for x in client.take() if x.type == pb.BaseCommand.SEND_RECEIPT]
@@ -332,6 +381,7 @@ class World:
         for service in self.services:
             await service.close()
         await self.broker.cluster.close()
+        self._ticking.cancel()
 
     # --- faults
 

@@ -14,6 +14,8 @@ from urllib.parse import quote, unquote
 # Not "." or "..": they are no metadata path.
 _PART = re.compile(r"(?!\.{1,2}\Z)[-=:.\w]+\Z", re.ASCII)
 PARTITION_MARK = "-partition-"
+PENDING_ACK_SUFFIX = "__transaction_pending_ack"
+_COORDINATOR_LOCALS = ("__transaction_log_", "transaction_coordinator_assign")
 _SYSTEM_LOCALS = ("__change_events", "__transaction_buffer_snapshot", "__transaction_log_")
 _SYSTEM_LOCALS_EXACT = {
     "__transaction_buffer_snapshot_segments",
@@ -24,6 +26,13 @@ _MAYBE_SYSTEM = ("__", "healthcheck", "://pulsar/system/")
 
 class InvalidTopicNameError(ValueError):
     """The text is no topic name; the message says which part is wrong."""
+
+
+def is_transaction_log(namespace: str, local: str) -> bool:
+    """See `TopicName.is_transaction_log`; ``local`` may be percent-encoded."""
+    return local.endswith(PENDING_ACK_SUFFIX) or (
+        namespace == "pulsar/system" and local.startswith(_COORDINATOR_LOCALS)
+    )
 
 
 def valid_namespace_part(text: str) -> bool:
@@ -95,13 +104,18 @@ class TopicName:
         return _parse(f"{domain}://{tenant}/{namespace}/{unquote(local)}")
 
     @property
+    def is_transaction_log(self) -> bool:
+        """No topic: a managed ledger of the broker's own, or where a coordinator is."""
+        return is_transaction_log(self.namespace, self.local)
+
+    @property
     def is_system(self) -> bool:
         """Topics that lists and watchers leave out."""
         local = self.base.local
         return (
             local in _SYSTEM_LOCALS_EXACT
             or local.startswith(_SYSTEM_LOCALS)
-            or local.endswith("__transaction_pending_ack")
+            or local.endswith(PENDING_ACK_SUFFIX)
             or self.namespace == "pulsar/system"
             or (local == "healthcheck" and self.tenant == "pulsar")
         )

@@ -23,7 +23,11 @@ from magnetar.broker.errors import (
     TopicNotFoundError,
 )
 from magnetar.broker.policies.effective import EffectivePolicies
-from magnetar.broker.protocol.topic_name import InvalidTopicNameError, TopicName
+from magnetar.broker.protocol.topic_name import (
+    InvalidTopicNameError,
+    TopicName,
+    is_transaction_log,
+)
 from magnetar.broker.schema.registry import SCHEMAS
 from magnetar.bundles.namespace_bundles import NamespaceBundles
 from magnetar.metadata.errors import (
@@ -322,7 +326,10 @@ class Resources:
     # --- stored topics
 
     async def stored_topics(self, namespace: str) -> list[str]:
-        """Full names of the persistent topics with a managed ledger, sorted."""
+        """Full names of the persistent topics with a managed ledger, sorted.
+
+        Managed ledgers of transactions are left out.
+        """
         names = await self._store.children(f"{MANAGED_LEDGERS}/{namespace}/persistent")
         prefix, found = f"persistent://{namespace}/", list[str]()
         for start in range(0, len(names), _NAMES_AT_ONCE):
@@ -330,6 +337,7 @@ class Resources:
             found += [
                 prefix + (unquote(name) if "%" in name else name)
                 for name in names[start : start + _NAMES_AT_ONCE]
+                if not is_transaction_log(namespace, name)
             ]
             await asyncio.sleep(0)
         return await sort_in_turns(found)

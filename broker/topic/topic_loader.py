@@ -86,7 +86,8 @@ class TopicLoader:
             properties: of a topic that is created.
         Raises:
             TopicNotFoundError: absent, and not to be created.
-            NotAllowedError: no such partition, or the name of a partitioned topic itself.
+            NotAllowedError: no such partition, the name of a partitioned topic itself, or of a log
+                of transactions.
             ServiceNotReadyError: another broker owns it, or it could not be loaded in time.
         """
         full, options = str(name), _LoadOptions(create, forced, acquire, properties)
@@ -176,6 +177,8 @@ class TopicLoader:
 
     async def _open(self, name: TopicName, options: _LoadOptions) -> Topic:
         service = self._service
+        if name.is_transaction_log:  # somebody else has it open
+            raise NotAllowedError(f"Can not create transaction system topic {name}")
         policies = await service.policies.of(name)
         may_create = await self._check_partition(name) or options.may_create(policies)
         if not name.is_persistent:

@@ -20,6 +20,7 @@ from magnetar.broker.errors import (
     ServiceNotReadyError,
     storage_errors,
 )
+from magnetar.broker.protocol.topic_name import PENDING_ACK_SUFFIX
 from magnetar.broker.transaction.coordinator_records import GROUP
 from magnetar.broker.transaction.pending_acks import (
     AcknowledgeCommitted,
@@ -57,7 +58,7 @@ def pending_ack_log_name(topic_log: str, subscription: str) -> str:
     Args:
         topic_log: name of the topic's managed ledger.
     """
-    return f"{topic_log}-{encode_name(subscription)}__transaction_pending_ack"
+    return f"{topic_log}-{encode_name(subscription)}{PENDING_ACK_SUFFIX}"
 
 
 class CommittedAcks(Protocol):

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from magnetar.broker.errors import BrokerError, PersistenceError
+from magnetar.broker.errors import BrokerError, NotAllowedError, PersistenceError
 from magnetar.broker.http.routes import transactions
 from magnetar.broker.http.server.app import create_app
 from magnetar.broker.http.topics.transaction_parts import participant_path
@@ -117,6 +117,28 @@ async def test_what_an_open_transaction_has_done(client: httpx.AsyncClient, open
     (row,) = await ask(client, "coordinators")
     assert row["id"] == 0
     assert row["brokerServiceUrl"].startswith("pulsar://")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"{TOPIC}-{SUBSCRIPTION}__transaction_pending_ack",
+        "persistent://pulsar/system/__transaction_log_0",
+        "persistent://pulsar/system/transaction_coordinator_assign-partition-0",
+    ],
+)
+async def test_logs_of_transactions_are_no_topics(
+    broker: Broker, client: httpx.AsyncClient, opened: Opened, name: str
+) -> None:
+    """Else an operation on all topics of a namespace, or on one by its name, would hurt them."""
+    parsed, logs = TopicName.parse(name), set(broker.ledgers.open_ledgers)
+    assert name not in await broker.service.directory.names(parsed.namespace)
+    with pytest.raises(NotAllowedError, match="Can not create transaction system topic"):
+        await broker.service.loader.load(parsed, create=True)
+    path = f"/admin/v2/{name.replace('://', '/')}"
+    for answer in (await client.put(path), await client.delete(path, params={"force": "true"})):
+        assert answer.status_code in (404, 405, 409), answer.text
+    assert set(broker.ledgers.open_ledgers) == logs
 
 
 async def test_what_its_topic_and_subscription_know(
