@@ -46,6 +46,8 @@ _READ_ENTRIES: Final = 500
 _DROPPED_A_TURN: Final = 1000
 _LOOKED_AT_A_TURN: Final = 1000
 _READ_BYTES: Final = 1 << 20
+_HELD_S: Final = 0.01
+"""How long an entry for which nothing waits is kept back, to be appended with the next ones."""
 
 
 class Participants(Protocol):
@@ -108,6 +110,8 @@ class AsyncCoordinator:
         self.ends: Final[dict[int, EndUnderWay]] = {}
         self.replayed_ms = (0, 0)
         self._cursor: Cursor | None = None
+        self._held: list[Buffer] = []  # entries that aren't appended yet
+        self._holding: asyncio.TimerHandle | None = None  # appends them
         self._timer: asyncio.TimerHandle | None = None
         self._due_ms: int | None = None  # of the timer
         self._outstanding = asyncio.Semaphore(_OUTSTANDING_MAX)
@@ -149,8 +153,9 @@ class AsyncCoordinator:
         """Answer all requests with an error: the client looks for the coordinator's next owner."""
         if not self.is_closed:
             self.is_closed = True
-            if self._timer is not None:
-                self._timer.cancel()
+            for timer in (self._timer, self._holding):
+                if timer is not None:
+                    timer.cancel()
             self.core.fail(CoordinatorNotFoundError("The coordinator has moved: look it up again"))
             for effect in self.core.take_effects():
                 if isinstance(effect, Answer):
@@ -159,6 +164,7 @@ class AsyncCoordinator:
     async def close_log(self) -> None:
         """After ``close``: another broker can open it without recovery."""
         if self.log is not None:
+            self._append_held()
             try:
                 await self.log.close()
             except STORAGE_ERRORS as error:
@@ -180,11 +186,12 @@ class AsyncCoordinator:
         self._is_running = False
         if self.is_closed:
             return
-        entries: list[Buffer] = []
+        is_due = False
         for effect in self.core.take_effects():
             match effect:
-                case AppendEntry(entry):
-                    entries.append(entry)
+                case AppendEntry(entry, may_wait):
+                    self._held.append(entry)
+                    is_due = is_due or not may_wait
                 case Answer(request, result):
                     cast(OnAnswer, request)(result)
                 case EndParticipants():
@@ -194,11 +201,22 @@ class AsyncCoordinator:
                     self._cursor.ack_cumulative((ledger_id, entry_id - 1))
                 case _:
                     assert_never(effect)
+        if is_due:
+            self._append_held()
+        elif self._held and self._holding is None:
+            self._holding = asyncio.get_running_loop().call_later(_HELD_S, self._hold_no_longer)
+        self.core.metrics.measure(self._now_ms())
+        self._set_timer()
+
+    def _hold_no_longer(self) -> None:
+        self._holding = None
+        self._append_held()
+
+    def _append_held(self) -> None:
+        entries, self._held = self._held, []
         if entries:
             assert self.log is not None
             self.log.append([b""] * len(entries), entries, self._on_appended)
-        self.core.metrics.measure(self._now_ms())
-        self._set_timer()
 
     def _on_appended(
         self, ledger_id: int, first: int, count: int, error: BaseException | None
@@ -208,6 +226,7 @@ class AsyncCoordinator:
         if error is not None:
             assert self.log is not None
             logger.warning("%s: given up until the next request: %s", self.log.name, error)
+            self._held.clear()  # nothing may be stored behind what is perhaps lost
             self.close()
             return
         for number in range(first, first + count):

@@ -12,7 +12,7 @@ is stored, participants have it, and a replay tells them once more.
 import sys
 from collections import OrderedDict, deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from magnetar.broker.errors import (
@@ -54,9 +54,14 @@ UINT64: Final = (1 << 64) - 1
 
 @dataclass(slots=True)
 class AppendEntry:
-    """To the end of the log; ``on_appended`` tells of each, in their order."""
+    """To the end of the log; ``on_appended`` tells of each, in their order.
+
+    Attributes:
+        may_wait: nothing waits for it: the next entries may come first, to be appended with it.
+    """
 
     entry: bytes
+    may_wait: bool
 
 
 @dataclass(slots=True)
@@ -138,8 +143,8 @@ class _Append:
     transaction: _Transaction
     number: int
     taken: int  # what its record says of ``Coordinator._taken``
-    answers: list[Answer] = field(default_factory=list)
-    begins_end: bool = False
+    answers: list[Answer]
+    begins_end: bool
 
 
 class Coordinator:
@@ -168,6 +173,7 @@ class Coordinator:
         self._copies: deque[tuple[int, int, Position | None]] = deque()
         """Not stored yet: the copy's number, and where the entries begin that it replaces."""
         self._in_flight: deque[_Append] = deque()
+        self._awaited: _Append | None = None  # the last in flight that something waits for
         self._waiting: dict[int, list[Request]] = {}  # by sequence: for its end
         self._resumed: dict[int, None] = {}  # whose participants are to be ended after a replay
         self._again = TransactionDeadlines()  # whose participants couldn't end it
@@ -267,6 +273,8 @@ class Coordinator:
         """The oldest entry that wasn't stored yet is."""
         append = self._in_flight.popleft()
         transaction = append.transaction
+        if append is self._awaited:
+            self._awaited = None
         self._last = (append.number, position)
         self._stored_taken = append.taken
         if transaction.first == append.number:
@@ -462,7 +470,7 @@ class Coordinator:
 
     def _answer(self, answer: Answer) -> None:
         """Behind the answers to what is appended: it may be the reason of this one."""
-        (self._in_flight[-1].answers if self._in_flight else self._effects).append(answer)
+        (self._effects if self._awaited is None else self._awaited.answers).append(answer)
 
     def _time_out(self, transaction: _Transaction) -> None:
         self.metrics.timed_out += 1
@@ -528,9 +536,9 @@ class Coordinator:
         *answers: Answer,
         begins_end: bool = False,
     ) -> None:
-        append = self._append_entry(transaction, record.SerializeToString())
-        append.answers.extend(answers)
-        append.begins_end = begins_end
+        self._append_entry(
+            transaction, record.SerializeToString(), list(answers), begins_end=begins_end
+        )
         for _ in range(_COPIES_AN_APPEND):
             if not self._live:
                 return
@@ -539,13 +547,21 @@ class Coordinator:
                 return
             self._copy(oldest)
 
-    def _append_entry(self, transaction: _Transaction, entry: bytes) -> _Append:
-        append = _Append(transaction, self._next_entry, self._taken)
+    def _append_entry(
+        self,
+        transaction: _Transaction,
+        entry: bytes,
+        answers: list[Answer],
+        *,
+        begins_end: bool = False,
+    ) -> None:
+        append = _Append(transaction, self._next_entry, self._taken, answers, begins_end)
         self._next_entry += 1
         self.metrics.appended += 1
         self._in_flight.append(append)
-        self._effects.append(AppendEntry(entry))
-        return append
+        if is_awaited := begins_end or bool(answers):
+            self._awaited = append
+        self._effects.append(AppendEntry(entry, may_wait=not is_awaited))
 
     def _copy(self, transaction: _Transaction) -> None:
         """All of it in one entry, at the log's end."""
@@ -561,7 +577,7 @@ class Coordinator:
         self._copies.append((self._next_entry, transaction.first, transaction.position))
         transaction.first, transaction.position = self._next_entry, None
         self._live.move_to_end(transaction.sequence)
-        self._append_entry(transaction, encode_group(records))
+        self._append_entry(transaction, encode_group(records), [])
 
     def _trim(self) -> None:
         assert self._last is not None

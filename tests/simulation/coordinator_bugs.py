@@ -28,6 +28,26 @@ def refusals_do_not_wait_for_their_reason(plant: Plant) -> None:
 
 
 @bug(_WORLD)
+def refusals_wait_for_whatever_is_appended(plant: Plant) -> None:
+    """Also for what may wait."""
+
+    def answer(self: Any, answer: Answer) -> None:
+        (self._in_flight[-1].answers if self._in_flight else self._effects).append(answer)
+
+    plant.set(Coordinator, "_answer", answer)
+
+
+@bug(_WORLD)
+def additions_may_wait(plant: Plant) -> None:
+    def append(self: Any, transaction: Any, entry: bytes, *arguments: Any, **more: bool) -> None:
+        old(self, transaction, entry, *arguments, **more)
+        if not more.get("begins_end"):
+            self._effects[-1].may_wait = True
+
+    old = plant.set(Coordinator, "_append_entry", append)
+
+
+@bug(_WORLD)
 def participants_are_ended_before_that_is_stored(plant: Plant) -> None:
     def begin_end(self: Any, transaction: Any, *, commits: bool) -> None:
         old(self, transaction, commits=commits)

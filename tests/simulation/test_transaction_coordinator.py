@@ -86,7 +86,7 @@ class CoordinatorWorld:
 
     def _start(self, first: int) -> None:
         self.core = Coordinator(0, OPEN_MAX)
-        self.appends: deque[bytes] = deque()
+        self.appends: deque[AppendEntry] = deque()
         self.ends: dict[int, tuple[EndParticipants, set[object]]] = {}
         for at in range(first, len(self.log)):
             self.core.replay(self.log[at], (0, at))
@@ -107,7 +107,7 @@ class CoordinatorWorld:
 
     def crash(self) -> None:
         for _ in range(self.rng.randint(0, len(self.appends))):
-            self._keep(self.appends.popleft())  # stored, and nobody was told
+            self._keep(self.appends.popleft().entry)  # stored, and nobody was told
         self.core.fail(ServiceNotReadyError("the coordinator is being opened again"))
         self._run()
         self.asked.clear()
@@ -176,7 +176,7 @@ class CoordinatorWorld:
 
     def _store(self) -> None:
         if self.appends:
-            self._keep(self.appends.popleft())
+            self._keep(self.appends.popleft().entry)
             self.core.on_appended((0, len(self.log) - 1))
 
     def _keep(self, entry: bytes) -> None:
@@ -208,8 +208,8 @@ class CoordinatorWorld:
     def _run(self) -> None:
         for effect in self.core.take_effects():
             match effect:
-                case AppendEntry(entry):
-                    self.appends.append(entry)
+                case AppendEntry():
+                    self.appends.append(effect)
                 case EndParticipants():
                     self._told(effect)
                 case Answer(request, result):
@@ -217,6 +217,9 @@ class CoordinatorWorld:
                     self._answered(self.asked.pop(request), result)
                 case Trim(before):
                     self._trimmed(before)
+        if all(append.may_wait for append in self.appends):
+            waiting = {each.what for each in self.asked.values()} - {"end"}
+            assert not waiting, f"an answer waits for what may wait: {waiting}"
 
     def _trimmed(self, before: Position) -> None:
         assert before[1] < len(self.log), "the last entry isn't kept"

@@ -6,10 +6,14 @@ from collections.abc import AsyncIterator
 import pytest
 
 from magnetar.broker.errors import BrokerError, CoordinatorNotFoundError, ServiceNotReadyError
+from magnetar.broker.transaction import async_coordinator
 from magnetar.broker.transaction import coordinator as coordinator_core
 from magnetar.broker.transaction.async_coordinator import AsyncCoordinator
 from magnetar.broker.transaction.coordinator import SEQUENCES_AHEAD, Coordinator
 from magnetar.broker.transaction.transaction_id import TransactionId
+from magnetar.managed_ledger.append_core import AppendDone
+from magnetar.managed_ledger.entry_batch import Buffer
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from tests.unit.managed_ledger.cluster import CONFIG, Cluster
 
 Result = TransactionId | BrokerError
@@ -95,7 +99,10 @@ async def test_a_participant_is_asked_until_it_has_the_end(
     assert topics.ended == [of_subscription, ("t", (0, 0), True, -1), of_subscription]
 
 
-async def test_the_next_owner_goes_on_and_the_old_one_refuses(cluster: Cluster) -> None:
+async def test_the_next_owner_goes_on_and_the_old_one_refuses(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(async_coordinator, "_HELD_S", 60)  # else the old one hears of it any time
     topics = Topics()
     topics.refusals = 0
     old = await _open(cluster, topics)
@@ -108,6 +115,53 @@ async def test_the_next_owner_goes_on_and_the_old_one_refuses(cluster: Cluster) 
     assert old.is_closed
     assert await _new(owner) == (0, SEQUENCES_AHEAD)
     assert await _end(owner, 1) == (0, 1)
+
+
+async def test_records_that_nothing_waits_for_are_appended_with_the_next_one(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = Topics()
+    topics.refusals = 0
+    coordinator = await _open(cluster, topics)
+    await _new(coordinator)
+    appends: list[int] = []
+    append = ManagedLedger.append
+
+    def counted(
+        log: ManagedLedger, heads: list[bytes], bodies: list[Buffer], done: AppendDone
+    ) -> None:
+        appends.append(len(bodies))
+        append(log, heads, bodies, done)
+
+    monkeypatch.setattr(ManagedLedger, "append", counted)
+    monkeypatch.setattr(async_coordinator, "_HELD_S", 60)
+    await _new(coordinator)
+    await _add(coordinator, 1)
+    await _end(coordinator, 1)
+    await _new(coordinator)
+    await _add(coordinator, 2)
+    assert appends == [2, 1, 3]  # NEW and ADD_PARTITION; COMMITTING; COMMITTED and the next two
+
+
+async def test_what_was_held_back_is_stored_when_the_coordinator_moves(cluster: Cluster) -> None:
+    topics = Topics()
+    old = await _open(cluster, topics)
+    await _new(old)
+    await _new(old)
+    old.close()
+    await old.close_log()
+    assert len((await _open(cluster, topics)).core) == 2
+
+
+async def test_what_is_held_back_is_appended_when_nothing_comes(cluster: Cluster) -> None:
+    coordinator = await _open(cluster, Topics())
+    await _new(coordinator)
+    await _new(coordinator)
+    log = coordinator.log
+    assert log is not None
+    stored = asyncio.Event()
+    log.on_appended = lambda: stored.set() if log.offsets.entry_count == 2 else None
+    await stored.wait()
 
 
 async def test_what_nobody_ends_is_aborted_in_time(cluster: Cluster) -> None:

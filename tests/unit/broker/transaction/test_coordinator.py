@@ -12,6 +12,7 @@ from magnetar.broker.transaction.coordinator import (
     Answer,
     AppendEntry,
     Coordinator,
+    Effect,
     EndParticipants,
 )
 from magnetar.broker.transaction.coordinator_records import entry_records
@@ -32,7 +33,7 @@ class Log:
         while effects := self.core.take_effects():
             for effect in effects:
                 match effect:
-                    case AppendEntry(entry):
+                    case AppendEntry(entry, _):
                         self.entries.append(entry)
                         self.core.on_appended((0, len(self.entries) - 1))
                     case Answer(request, result):
@@ -76,23 +77,28 @@ def test_only_additions_and_decisions_wait_for_the_log() -> None:
     core = Coordinator(0)
     log = Log(core)
     core.new("first", 0, 1000)
-    assert [type(each) for each in core.take_effects()] == [AppendEntry]
+    assert _may_wait(core.take_effects()) == [False]
     core.on_appended((0, 0))
     log.run()
     core.new("new", 0, 1000)
-    assert Answer("new", TransactionId(0, 1)) in core.take_effects()
+    answer, append = core.take_effects()
+    assert (answer, _may_wait([append])) == (Answer("new", TransactionId(0, 1)), [True])
     core.on_appended((0, 1))
     core.add_partitions("add", 1, ["t"])
-    assert [type(each) for each in core.take_effects()] == [AppendEntry]
+    assert _may_wait(core.take_effects()) == [False]
     core.on_appended((0, 2))
     assert core.take_effects() == [Answer("add", TransactionId(0, 1))]
     core.end("end", 1, commits=True)
-    assert [type(each) for each in core.take_effects()] == [AppendEntry]
+    assert _may_wait(core.take_effects()) == [False]
     core.on_appended((0, 3))
     assert [type(each) for each in core.take_effects()] == [EndParticipants]
     core.on_participants_done(1)
     answer, append = core.take_effects()
-    assert (answer, type(append)) == (Answer("end", TransactionId(0, 1)), AppendEntry)
+    assert (answer, _may_wait([append])) == (Answer("end", TransactionId(0, 1)), [True])
+
+
+def _may_wait(effects: list[Effect]) -> list[bool]:
+    return [each.may_wait for each in effects if isinstance(each, AppendEntry)]
 
 
 def test_a_replay_of_another_owner_s_log_tells_what_is_open_and_for_how_long() -> None:
