@@ -17,7 +17,7 @@ import orjson
 
 from magnetar.broker.console.formats import moment
 from magnetar.broker.console.message_view import stored_id
-from magnetar.broker.console.messages_page import MESSAGES, asked_of, wanted
+from magnetar.broker.console.messages_page import MESSAGES, asked_of, is_backwards, wanted
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.views import Ask, Streamed
 
@@ -41,8 +41,8 @@ async def export(ask: Ask) -> Streamed:
     path = TopicPath.of(ask.names)
     asked = asked_of(ask.query)
     search = wanted(ask, path, asked, ask.query.get("partition"))
-    is_last = asked["position"] == "latest" and not asked["subscription"]
-    limit = MESSAGES if is_last else _STEP  # the last ones: those of the page
+    is_page = is_backwards(asked)  # the last ones: those of the page
+    limit = MESSAGES if is_page else _STEP
 
     async def step(more: Mapping[str, str], most: int) -> dict[str, Any]:
         query = {"payload": "whole", **search.query, **more, "limit": str(min(limit, most))}
@@ -51,7 +51,10 @@ async def export(ask: Ask) -> Streamed:
     kind = ask.names["kind"]
     stem = re.sub(r"[^A-Za-z0-9._-]", "_", search.topic.local)[:100]
     headers = {"Content-Disposition": f'attachment; filename="{stem}.{kind}"'}
-    pieces = _pieces(await step({}, limit), step, _WRITERS[kind])
+    found = await step({}, limit)
+    if is_page:
+        found["next"] = None
+    pieces = _pieces(found, step, _WRITERS[kind])
     return Streamed(pieces, headers=headers)
 
 

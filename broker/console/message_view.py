@@ -28,7 +28,7 @@ _TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 """Of JSON."""
 _TEXT: Final = 4_000
 """The same of what else is known of a message."""
-ALL: Final = MessageFilter(())
+ALL: Final = MessageFilter()
 """Finds every message, and nothing in it."""
 
 
@@ -134,6 +134,7 @@ def messages_view(
     return {
         "rows": [_row(each, columns, matches) for each in found["messages"]],
         "next": found["next"],
+        "previous": found.get("previous"),  # a broker of a version before may answer
         "entries": found["entriesRead"],
         "bytes": found["bytesRead"],
     }
@@ -143,6 +144,12 @@ def stored_id(message: Mapping[str, Any]) -> str:
     """``ledger:entry``, in a batch with its place there."""
     index = message.get("batchIndex")
     return str(message["messageId"]) + ("" if index is None else f":{index}")
+
+
+def place_after(message_id: str) -> str:
+    """In the log, of ``stored_id``."""
+    ledger_id, entry_id, *index = message_id.split(":")
+    return f"{ledger_id}:{entry_id}:{int(index[0] if index else 0) + 1}"
 
 
 def _row(

@@ -18,6 +18,7 @@ from magnetar.broker.console.message_view import (
     MessageRow,
     columns_of,
     messages_view,
+    place_after,
     stored_id,
 )
 from magnetar.broker.console.source import Deliveries, IndexQuery
@@ -29,7 +30,7 @@ from magnetar.broker.http.messaging.message_filter import FilterError, MessageFi
 
 MESSAGES: Final = 50
 """Of a page."""
-_SEARCHED: Final = ("position", "subscription", "filter", "readCompacted", "id")
+_SEARCHED: Final = ("position", "subscription", "filter", "readCompacted", "before", "id")
 """Parameters of a page that say what is read."""
 _SHOWN: Final = ("columns", "show", "all")
 """Those that say how it is shown."""
@@ -82,11 +83,17 @@ def wanted(ask: Ask, path: TopicPath, asked: Mapping[str, str], number: str | No
 def asked_of(query: Mapping[str, str]) -> dict[str, str]:
     """The parameters of a search, with what is meant where nothing is said."""
     asked = {name: query.get(name, "") for name in _SEARCHED}
-    if asked["id"] and not (asked["position"] or asked["subscription"]):
+    if asked["id"] and not (asked["position"] or asked["subscription"] or asked["before"]):
         asked["position"] = asked["id"]  # a link to a message stays one
     is_search = asked["filter"] or asked["readCompacted"]
     asked["position"] = asked["position"] or ("earliest" if is_search else "latest")
     return asked
+
+
+def is_backwards(asked: Mapping[str, str]) -> bool:
+    """Whether the last messages before an end are asked for: the page begins with the newest."""
+    is_latest = asked["position"] == "latest" and not asked["subscription"]
+    return bool(asked["before"]) or is_latest
 
 
 async def messages_page(ask: Ask) -> View:
@@ -133,14 +140,19 @@ async def messages_tab(ask: Ask, path: TopicPath, partitions: int) -> dict[str, 
             "Messages", call, lambda page: messages_view(page, columns, search.matches)
         )
     rows = (found.value or {"rows": []})["rows"]
+    before = asked["before"]
+    if is_backwards(asked):
+        before = before or (place_after(rows[-1].id) if rows else "")
+        rows.reverse()
     opened = next((each for each in rows if each.id == asked["id"]), None)
     return {
         **_form_of(ask),
         "messages": found,
+        "before": before,
         "columns": ["." + ".".join(path) for path in columns_of(ask.query.get("columns", ""))],
         "address": ask.address,
         "can_follow": ask.contents != "off" and not path.is_volatile,
-        "follow_query": ask.address(id="", position="", subscription="", partition=at),
+        "follow_query": ask.address(id="", position="", subscription="", before="", partition=at),
         "file_query": ask.address(id="", partition=at, **position),
         "values": ask.contents == "full",
         "opened": None if opened is None else await _opened(ask, search, opened),

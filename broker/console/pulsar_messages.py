@@ -11,7 +11,7 @@ from contextlib import (
     contextmanager,
     nullcontext,
 )
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -81,6 +81,8 @@ class PulsarMessages:
                 search = _search(start, matches, query)
                 is_place = query.get("subscription") or _timestamp(query)
                 is_last = query.get("position") == "latest" and not is_place
+                if before := query.get("before"):
+                    is_last, search = True, replace(search, end=_place_of(before, found.log))
                 searching = found.searching
                 answer = await (searching.last if is_last else searching.run)(found.log, search)
         # In a thread: an answer may be 8 MiB.
@@ -166,10 +168,14 @@ class PulsarMessages:
             return Place((found["ledgerId"], found["entryId"]))
         if query.get("readCompacted") == "true" and query.get("position") == "earliest":
             return BEGINNING
-        try:
-            return place_of(query.get("position", "earliest"), log)
-        except ValueError as error:
-            raise AdminError(400, str(error)) from error
+        return _place_of(query.get("position", "earliest"), log)
+
+
+def _place_of(position: str, log: RemoteLog) -> Place:
+    try:
+        return place_of(position, log)
+    except ValueError as error:
+        raise AdminError(400, str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,7 +157,7 @@ def pending(
     since_ms: when it was sent, at the latest; 0: unknown.
     messages: of the entry, that are unacknowledged; None: unknown.
     """
-    waits = f" for {duration(now_ms - since_ms)}" if 0 < since_ms < now_ms else ""
+    waits = f" for at least {duration(now_ms - since_ms)}" if 0 < since_ms < now_ms else ""
     known = {} if messages is None else {"unackedMessages": messages}
     return Explanation(
         Reason.PENDING,

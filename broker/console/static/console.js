@@ -203,6 +203,12 @@ function onKey(event) {
   }
 }
 
+// What is shown of a value; the clipboard's own API is for pages over TLS only.
+function copy(button) {
+  getSelection().selectAllChildren(button.closest("section").querySelector("pre"));
+  button.textContent = document.execCommand("copy") ? "Copied" : "Selected";
+}
+
 function setUpChoices() {
   const off = document.getElementById("keys-off");
   const utc = document.getElementById("utc");
@@ -214,6 +220,7 @@ function setUpChoices() {
 }
 
 function onClick(event) {
+  if (event.target.matches?.("[data-copy]")) return copy(event.target);
   const key = event.target.closest?.("[data-key]")?.dataset.key;
   if (!key) return;
   event.preventDefault();

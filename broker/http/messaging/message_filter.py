@@ -1,7 +1,8 @@
-"""The language in which messages are searched: comparisons joined by ``and``. Pure.
+"""The language in which messages are searched: comparisons joined by ``and`` and ``or``. Pure.
 
-    key = "c-1" and value.status = "declined" and size > 1kB and property.region ~ "eu"
+    key = "c-1" and value.status = "declined" or size > 1kB and property.region ~ "eu"
 
+``and`` holds before ``or``; there are no brackets.
 It is data, not code: a comparison has a field, an operator and a constant. Fields are ``key``,
 ``value`` (its text, or ``value.a.b`` of JSON), ``property.NAME``, ``producer``, ``size`` (bytes),
 ``publish``, ``event`` (milliseconds since 1970, or an ISO time) and ``sequence``. Operators are
@@ -91,10 +92,11 @@ class _Term:
 
 
 class MessageFilter:
-    """All comparisons must hold; without any, every message is found."""
+    """All comparisons of one of its groups must hold; without any, every message is found."""
 
-    def __init__(self, terms: Sequence[_Term]) -> None:
-        self._terms = terms
+    def __init__(self, groups: Sequence[Sequence[_Term]] = ()) -> None:
+        self._groups = groups
+        self._terms = terms = [term for group in groups for term in group]
         self.needs_json = any(term.path[0] == "value" and len(term.path) > 1 for term in terms)
         """Whether it looks into values that are JSON."""
         self.names = {name for term in terms for name in term.path[1:]}
@@ -102,10 +104,14 @@ class MessageFilter:
         self.reads_values = any(term.path[0] == "value" for term in terms)
 
     def __call__(self, message: Searched) -> bool:
-        return all(term.holds(message) for term in self._terms)
+        return not self._groups or any(
+            all(term.holds(message) for term in group) for group in self._groups
+        )
 
     def value_paths(self) -> list[tuple[str, ...]]:
-        """Into values that are JSON: where something was found."""
+        """Into values that are JSON: where something was found, if it can be nowhere else."""
+        if len(self._groups) > 1:
+            return []
         found = (term.path for term in self._terms if not term.if_missing)
         return [path[1:] for path in found if path[0] == "value" and len(path) > 1]
 
@@ -121,7 +127,8 @@ class MessageFilter:
             if term.path != path or term.if_missing:
                 continue
             if term.pattern is None:
-                found.append((0, len(text)))
+                if len(self._groups) == 1 or term.matches(text):
+                    found.append((0, len(text)))
             else:
                 matches = term.pattern.finditer(text[:_SEARCHED_CHARACTERS])
                 found += [each.span() for each in islice(matches, _SPANS_MAX)]
@@ -133,22 +140,26 @@ def parse_filter(text: str) -> MessageFilter:
     if len(text) > _CHARACTERS_MAX:
         raise FilterError(f"it is longer than {_CHARACTERS_MAX} characters")
     tokens = _tokens(text)
-    terms: list[_Term] = []
-    patterns = 0
+    groups: list[list[_Term]] = []
+    comparisons = patterns = 0
     while tokens:
-        if terms:
+        joint = "or"
+        if groups:
             kind, word, at = tokens.pop(0)
-            if kind != "word" or word.lower() != "and":
-                raise FilterError(f"`and` is expected at character {at}, not {word}")
+            joint = word.lower()
+            if kind != "word" or joint not in ("and", "or"):
+                raise FilterError(f"`and` or `or` is expected at character {at}, not {word}")
         if len(tokens) < 3:
             raise FilterError("a comparison is a field, an operator and a value")
-        terms.append(_term(*tokens[:3]))
+        if joint == "or":
+            groups.append([])
+        groups[-1].append(_term(*tokens[:3]))
         if tokens[1][1] in ("~", "!~") and (patterns := patterns + 1) > _PATTERNS_MAX:
             raise FilterError(f"it has more than {_PATTERNS_MAX} patterns")
         del tokens[:3]
-        if len(terms) > _TERMS_MAX:
+        if (comparisons := comparisons + 1) > _TERMS_MAX:
             raise FilterError(f"it has more than {_TERMS_MAX} comparisons")
-    return MessageFilter(terms)
+    return MessageFilter(groups)
 
 
 _Found = tuple[str, str, int]

@@ -14,6 +14,7 @@ from base64 import b64decode
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import orjson
@@ -69,7 +70,7 @@ class Log(Protocol):
         of the log."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Place:
     """Of a message in the log."""
 
@@ -119,13 +120,17 @@ class Search:
     """Whether values are shown as the bytes that are stored, in base64; none beside ``masked``."""
     masked: frozenset[str] = frozenset()
     """Fields whose values neither the filter nor the answer has, see `message_mask`."""
+    end: Place | None = None
+    """It and what is behind it aren't looked at."""
 
 
 @dataclass(slots=True)
 class SearchResult:
     messages: list[dict[str, Any]] = field(default_factory=list)
     next: Place | None = None
-    """Where to go on; None: the end of the log was reached."""
+    """Where to go on; None: the end of the log, or of what is looked at, was reached."""
+    previous: Place | None = None
+    """The first place that was looked at, if there are messages before it."""
     entries: int = 0
     bytes: int = 0
     """Read, both of them; after decompression."""
@@ -134,6 +139,7 @@ class SearchResult:
         return {
             "messages": self.messages,
             "next": None if self.next is None else str(self.next),
+            "previous": None if self.previous is None else str(self.previous),
             "entriesRead": self.entries,
             "bytesRead": self.bytes,
         }
@@ -177,22 +183,35 @@ class MessageSearch:
         """Raises ManagedLedgerError, LedgerError: the log can't be read now."""
         run = _Run(search)
         await self._read(log, run)
+        if search.start > Place(log.offsets.first_position()):
+            run.result.previous = search.start
         return run.result
 
     async def last(self, log: Log, search: Search) -> SearchResult:
-        """The last messages before the end of the log, of which the filter finds some.
+        """The last messages before the end, of which the filter finds some.
 
         Looks further and further back until there are enough. Raises as `run`.
         """
         offsets, entries = log.offsets, 1
         before = offsets.previous_position(offsets.first_position())
+        end = (
+            Place(offsets.next_position(offsets.last_confirmed))
+            if search.end is None
+            else search.end
+        )
+        # The entry of the end has messages before it if the end isn't its first one.
+        count = offsets.entries_between(
+            before, (end.position[0], end.position[1] - (not end.index))
+        )
         while True:
-            first = offsets.position_after(before, max(0, offsets.entry_count - entries) + 1)
-            run = _Run(replace(search, start=Place(first)), deque(maxlen=search.limit))
+            skipped = max(0, count - entries)
+            start = Place(offsets.position_after(before, skipped + 1))
+            run = _Run(replace(search, start=start), deque(maxlen=search.limit))
             await self._read(log, run)
             assert run.tail is not None
-            is_all = entries >= min(offsets.entry_count, search.limit)
-            if len(run.tail) == search.limit or is_all or run.result.next is not None:
+            is_full = len(run.tail) == search.limit
+            if is_full or entries >= min(count, search.limit) or run.result.next is not None:
+                run.result.previous = run.tail[0].place if is_full else start if skipped else None
                 await self._show(list(run.tail), run)
                 return run.result
             entries *= 4
@@ -216,8 +235,8 @@ class MessageSearch:
 
     async def _read(self, log: Log, run: _Run) -> None:
         """Until there is enough, or the end of the log."""
-        position = run.search.start.position
-        while True:
+        position, end = run.search.start.position, run.search.end
+        while end is None or position <= end.position:
             count = min(_ENTRIES_AT_ONCE, ENTRIES_MAX - run.result.entries)
             if (batch := await log.read(position, count, _BYTES_AT_ONCE)) is None:
                 if position != run.search.start.position:
@@ -227,6 +246,8 @@ class MessageSearch:
             ids = [(batch.ledger_id, batch.first + place) for place in range(len(batch.bodies))]
             entries = zip(ids, map(bytes, batch.bodies), strict=True)
             items = _items(entries, run.search.start, self._message_bytes_max)
+            if end is not None:
+                items = takewhile(lambda item: item.place < end, items)
             while found := await self._in_thread(lambda items=items: _slice(items)):
                 if await self._look(found, run):
                     return

@@ -214,6 +214,7 @@ async def _nth_unacked(ledger: ManagedLedger, cursor: Cursor, nth: int) -> Posit
             }
         ],
         "next": "12:5",
+        "previous": "12:4",
         "entriesRead": 5,
         "bytesRead": 612,
     },
@@ -240,11 +241,16 @@ async def search(
     readCompacted: Annotated[
         bool, Query(description="Of what was compacted, only the newest message of each key")
     ] = False,
+    before: Annotated[
+        str,
+        Query(description="Instead of a position: among the last `limit` in front of this message"),
+    ] = "",
 ) -> Response:
     """Stored messages from a position on, those that a filter finds. No cursor moves.
 
     A call reads at most 12,000 entries, 64 MiB after decompression, or five seconds; `next` is
-    where to go on, null at the end of the log. Values with a schema are shown as JSON by the
+    where to go on, null at the end of the log. `previous` is a value for `before`, null at the
+    beginning of the log. Values with a schema are shown as JSON by the
     version that each message has. An entry that can't be decoded is in the list with its `error`.
 
     A message that was sent in a transaction has it in `transaction`, and in `transactionState`
@@ -264,11 +270,13 @@ async def search(
     else:
         with answer_for(ValueError, 400):
             start = place_of(position, found.ledger)
+    with answer_for(ValueError, 400):
+        end = place_of(before, found.ledger) if before else None
     wanted = Search(
-        start, limit, matches, payload != "none", payload == "whole", raw, names_of(masked)
+        start, limit, matches, payload != "none", payload == "whole", raw, names_of(masked), end
     )
     searching = _search_in(request, found)
-    is_last = position == "latest" and not (subscription or timestamp)
+    is_last = before or (position == "latest" and not (subscription or timestamp))
     log = CompactedLog(found.ledger, lambda: found.compacted) if readCompacted else found.ledger
     work = (searching.last if is_last else searching.run)(log, wanted)
     result = await _while_connected(request, work)

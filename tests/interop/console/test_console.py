@@ -270,7 +270,9 @@ async def test_messages_are_read_from_any_place(
         consumer.close()  # which waits for the acknowledgement
     every = await found(console, topic, position="earliest")
     assert [value for _, value in every] == ["0", "1", "2"]
-    assert await found(console, topic) == every
+    assert await found(console, topic) == every[::-1]
+    assert await found(console, topic, before=every[2][0]) == every[1::-1]
+    assert await found(console, topic, before=every[0][0]) == []
     assert await found(console, topic, id=every[1][0]) == every[1:]
     assert await found(console, topic, filter='value = "2"') == every[2:]
     assert await found(console, topic, position="latest", subscription="billing") == every[1:]

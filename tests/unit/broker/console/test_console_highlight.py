@@ -60,6 +60,14 @@ def test_columns_and_keys_are_marked_by_their_own_comparisons() -> None:
     assert field_pieces("6", ("value", "other"), matches) == [("6", False)]
 
 
+def test_of_alternatives_those_are_marked_that_hold() -> None:
+    matches = parse_filter('key = c-1 or value.status = declined or value ~ "2290"')
+    assert field_pieces("c-1", ("key",), matches) == [("c-1", True)]
+    assert field_pieces("c-2", ("key",), matches) == [("c-2", False)]
+    assert field_pieces("paid", ("value", "status"), matches) == [("paid", False)]
+    assert marked(PAYMENT, "value.status = paid or value ~ 2290") == ["2290"]
+
+
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
     lambda inner: (

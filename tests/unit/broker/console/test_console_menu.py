@@ -6,7 +6,9 @@ from html import unescape
 from typing import Any
 
 import httpx
+import pytest
 
+from magnetar.broker.console import menu
 from magnetar.broker.console.menu import MenuCounts
 from magnetar.broker.http.server.app import create_app
 from tests.unit.broker.doubles import Broker
@@ -15,11 +17,18 @@ from tests.unit.broker.http.authorized import authorized_broker, client_of
 
 def counts_of(page: str) -> dict[str, str]:
     """Titles of the menu's entries that have a count."""
-    menu = page.partition('<nav class="nav"')[2].partition("</nav>")[0]
-    found = re.findall(r'</svg>([^<]+)<span class="mu">([^<]+)</span></a>', menu)
+    shown = page.partition('<nav class="nav"')[2].partition("</nav>")[0]
+    found = re.findall(r'</svg>([^<]+)<span class="mu">([^<]+)</span></a>', shown)
     return {unescape(title): count for title, count in found}
 
 
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of pages: on a busy machine counts take longer than a page waits for them."""
+    monkeypatch.setattr(menu, "_WAIT_S", 60.0)
+
+
+@pytest.mark.usefixtures("patience")
 async def test_counts_are_those_of_rest(broker: Broker) -> None:
     transport = httpx.ASGITransport(create_app(broker.service))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
@@ -45,6 +54,7 @@ async def test_counts_are_those_of_rest(broker: Broker) -> None:
     }
 
 
+@pytest.mark.usefixtures("patience")
 async def test_each_role_has_its_own_counts() -> None:
     async with authorized_broker() as broker:
         app = create_app(broker.service)

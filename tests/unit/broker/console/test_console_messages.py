@@ -156,13 +156,42 @@ async def test_what_was_found_is_marked_and_nothing_of_a_message_is_markup(
 
 async def test_fields_are_columns(client: httpx.AsyncClient) -> None:
     await send(client, '{"status":"declined","card":{"brand":["visa"]}}', "no JSON")
-    page = await opened(client, columns=".status, value.card.brand.0 .card")
+    columns = ".status, value.card.brand.0 .card"
+    page = await opened(client, columns=columns, position="earliest")
     heads = re.findall(r"<th[^>]*>([^<]*)</th>", page.partition('id="follow-rows"')[2])
     assert heads[3:6] == [".status", ".card.brand.0", ".card"]
     rows = re.findall(r"</code></td>((?:<td class=\"hide3\">[^<]*</td>){3})", page)
     cells = [[unescape(x) for x in re.findall(r">([^<]*)</td>", row)] for row in rows]
     assert cells == [["declined", "visa", '{"brand": ["visa"]}'], ["–"] * 3]
     assert "columns=.status" in page  # links keep them
+
+
+async def test_the_last_messages_begin_with_the_newest_and_lead_to_earlier_ones(
+    client: httpx.AsyncClient,
+) -> None:
+    ids = await send(client, *(f"m{number}" for number in range(120)))
+    page = await opened(client)
+    shown = _ids(page)
+    assert shown == ids[:69:-1]
+    pages = [shown]
+    while earlier := re.search(r'rel="prev" href="\?([^"]+)"', page):
+        page = (await client.get(f"/console/topic/{TOPIC}/messages?{unescape(earlier[1])}")).text
+        pages.append(_ids(page))
+    assert pages == [ids[:69:-1], ids[69:19:-1], ids[19::-1]]
+    (later,) = set(re.findall(r'rel="next" href="\?([^"]+)"', page))
+    page = (await client.get(f"/console/topic/{TOPIC}/messages?{unescape(later)}")).text
+    assert _ids(page) == ids[20:70]
+    # A message is opened on the page that it was found on, also when there are newer ones.
+    row = re.search(rf'href="\?([^"]+)"><code>{ids[100]}<', await opened(client))
+    assert row is not None
+    await send(client, "new")
+    page = (await client.get(f"/console/topic/{TOPIC}/messages?{unescape(row[1])}")).text
+    assert _ids(page) == shown
+    assert value_in(page) == "m100"
+
+
+def _ids(page: str) -> list[str]:
+    return re.findall(r"<tr id=\"m\d[^>]*>.*?<code>([\d:]+)<", page)
 
 
 def test_words_that_are_columns() -> None:

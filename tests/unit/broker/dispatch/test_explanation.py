@@ -117,7 +117,7 @@ async def test_a_message_through_its_life(sub_type: int) -> None:
     bench.service.now_ms += 7_500_000
     found = await of(bench, 10, 1)
     assert (found.reason, found.consumer, found.since_ms) == (Reason.PENDING, "c", sent_ms)
-    assert found.message == "Consumer c has it and has not acknowledged it for 2 h 5 min."
+    assert found.message == "Consumer c has it and has not acknowledged it for at least 2 h 5 min."
     assert (await of(bench, 10, 2)).reason is Reason.NO_PERMITS
     bench.subscription.acknowledge(consumer, [(10, 1)])
     assert (await of(bench, 10, 1)).reason is Reason.ACKNOWLEDGED

@@ -85,6 +85,11 @@ PAYMENT |= {"big": 9007199254740993, "code": "01234", "price": 1234567.5}
         ("value.price = 1234567.5", True),
         ('value.price ~ "1234567"', True),
         ("value.amount = 1_290", False),
+        ("key = c-2 or key = c-1", True),
+        ("key = c-1 OR key = c-2 and size > 1MB", True),
+        ("key = c-2 and size > 1 or key = c-1 and size > 1MB", False),
+        ("key = c-2 and size > 1 or key = c-1 and size > 1 or key = c-3", True),
+        ("key = or or key = c-3", False),
     ],
 )
 def test_filters(text: str, is_found: bool) -> None:
@@ -94,9 +99,10 @@ def test_filters(text: str, is_found: bool) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("key", "key =", "= 1", "key = a or key = b", "key = a key = b", "nothing = 1"),
+        *("key", "key =", "= 1", "key = a xor key = b", "key = a key = b", "nothing = 1"),
+        *("key = a or", "or key = a", "key = a or or key = b", "(key = a)", "key = a and or"),
         *("key.x = 1", "property. = 1", "size > big", "publish > yesterday", "key ~ '('"),
-        *('key = "open', "key = a and", " and ".join(["key = a"] * 21), "x" * 2001),
+        *('key = "open', "key = a and", " or ".join(["key = a"] * 21), "x" * 2001),
         " and ".join(["key ~ a"] * 6),
     ],
 )
@@ -113,7 +119,7 @@ _WORDS = st.sampled_from(["1", "-1.5", "true", "null", "x", '"a b"', "1kB", "202
 @given(st.lists(st.tuples(_FIELDS, _SIGNS, _WORDS), max_size=4))
 def test_any_comparison_of_any_value_has_an_answer(terms: list[tuple[str, str, str]]) -> None:
     try:
-        found = parse_filter(" and ".join(" ".join(term) for term in terms))
+        found = parse_filter(" or ".join(" ".join(term) for term in terms))
     except FilterError:
         return
     values: tuple[Any, ...] = (PAYMENT, "text", None, 5, [1, "a"], {"amount": [{}]})
@@ -221,6 +227,37 @@ async def test_the_last_ones_are_the_last(
     assert [each["payload"] for each in page["messages"]] == expected
     found = await search(client, position="latest", limit=30, filter="sequence = 499")
     assert [each["payload"] for each in found["messages"]] == ["m499"]
+
+
+@pytest.mark.parametrize("limit", [1, 30, 150, 500])
+async def test_all_messages_page_by_page_backwards(
+    client: httpx.AsyncClient, batches: None, limit: int
+) -> None:
+    texts: list[str] = []
+    asked = {"position": "latest"}
+    while asked:
+        page = await search(client, **asked, limit=limit)
+        texts[:0] = [each["payload"] for each in page["messages"]]
+        assert len(page["messages"]) <= limit
+        asked = {"before": page["previous"]} if page["previous"] else {}
+    assert texts == [f"m{number}" for number in range(500)]
+
+
+async def test_a_page_in_front_of_a_message_has_what_the_filter_finds_there(
+    client: httpx.AsyncClient,
+) -> None:
+    await publish(client, *(f"m{number}" for number in range(9)))
+    ids = [each["messageId"] for each in (await search(client))["messages"]]
+    page = await search(client, before=ids[6], limit=4, filter="value ~ [135]")
+    assert [each["payload"] for each in page["messages"]] == ["m3", "m5"]
+    assert page["previous"] == ids[2]
+    page = await search(client, before=ids[2], limit=4, filter="value ~ [135]")
+    assert [each["payload"] for each in page["messages"]] == ["m1"]
+    assert page["previous"] is None
+    for first in ("earliest", ids[0]):
+        assert (await search(client, before=first))["messages"] == []
+    forwards = await search(client, position=ids[3], limit=2)
+    assert (forwards["previous"], forwards["next"]) == (ids[3], f"{ids[4]}:1")
 
 
 async def test_a_search_that_takes_too_long_goes_on_where_it_stopped(
