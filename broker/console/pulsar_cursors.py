@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from magnetar.broker.console.snapshot import explanation_of
-from magnetar.broker.dispatch.explanation import STALLS, Explanation, Reason, acknowledged
+from magnetar.broker.dispatch.explanation import Explanation, Reason, acknowledged
 
 Position = tuple[int, int]
 
@@ -53,7 +53,7 @@ def delivery_of(
     if position < position_of(cursor["readPosition"]):
         return _SENT_IN_PART if message_id.count(":") > 1 else _SENT
     why = explanation_of(stats)
-    return why if why is not None and why.reason in STALLS else _NOT_READ
+    return why if why is not None and why.is_stall else _NOT_READ
 
 
 def _is_acknowledged(cursor: Mapping[str, Any], position: Position) -> bool:

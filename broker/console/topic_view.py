@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from magnetar.broker.console.views import row_id
-from magnetar.broker.dispatch.explanation import STALLS, Reason
+from magnetar.broker.dispatch.explanation import Reason, is_stall
 
 if TYPE_CHECKING:
     from magnetar.broker.console.source import Deliveries
@@ -232,17 +232,16 @@ def _subscription(
     Args:
         may_open: whether it is open by itself if it stands still.
     """
-    reason = explained.get("reason", "")
     oldest = stats.get("earliestMsgPublishTimeInBacklog") or 0
     backlog = stats.get("msgBacklog", 0)
-    kind = _kind(reason, backlog)
+    kind = _kind(explained, backlog)
     is_open = name == query.opened or (may_open and not query.opened and kind == "e")
     return SubscriptionRow(
         id=row_id(name),
         name=name,
         type=type_of(stats),
         kind=kind,
-        reason=reason,
+        reason=explained.get("reason", ""),
         message=explained.get("message", ""),
         next=explained.get("next", ""),
         backlog=backlog,
@@ -268,13 +267,13 @@ def _unread(stats: Json, stored: int) -> float | None:
     return None if waiting < 0 or stored <= 0 else min(100.0, 100 * waiting / stored)
 
 
-def _kind(reason: str, backlog: int) -> str:
+def _kind(explained: Json, backlog: int) -> str:
     """Without a reason nobody can say more than that there is a backlog."""
-    if not reason:
+    if not explained:
         return "n" if backlog else "o"
-    if not backlog and reason == "noConsumer":
+    if not backlog and explained["reason"] == Reason.NO_CONSUMER:
         return "n"
-    return _mark(reason) if backlog else "o"
+    return _mark(explained) if backlog else "o"
 
 
 def of_all_partitions(explained: Mapping[str, Mapping[str, Json]]) -> dict[str, dict[str, Any]]:
@@ -293,11 +292,12 @@ def of_all_partitions(explained: Mapping[str, Mapping[str, Json]]) -> dict[str, 
 
 
 def _rank(explained: Json) -> int:
-    return _WORSE.index(_mark(explained["reason"]))
+    return _WORSE.index(_mark(explained))
 
 
-def _mark(reason: str) -> str:
-    if reason not in STALLS:
+def _mark(explained: Json) -> str:
+    reason = explained["reason"]
+    if not is_stall(reason, explained):
         return "o"
     return "w" if reason in _WARNINGS else "e"
 
@@ -375,7 +375,7 @@ def delivery_rows(found: Deliveries) -> DeliveryRows:
         name for name, each in found.explained.items() if each["reason"] == Reason.ACKNOWLEDGED
     ]
     others = [
-        DeliveryRow(name, _mark(each["reason"]).replace("o", "n"), each["message"])
+        DeliveryRow(name, _mark(each).replace("o", "n"), each["message"])
         for name, each in found.explained.items()
         if name not in acknowledged
     ]

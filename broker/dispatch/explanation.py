@@ -68,12 +68,23 @@ STALLS: Final = frozenset(Reason) - {
     *(Reason.ACKNOWLEDGED, Reason.FILTERED, Reason.TRIMMED, Reason.NOT_FOUND, Reason.PAST_END),
     *(Reason.CAUGHT_UP, Reason.NO_PRODUCER, Reason.TERMINATED, Reason.DELIVERING),
     *(Reason.PENDING, Reason.DELAYED, Reason.STORING),
-    *(Reason.NOT_COMPACTED, Reason.COMPACTED_AWAY, Reason.ABORTED, Reason.PENDING_ACK),
+    *(Reason.NOT_COMPACTED, Reason.COMPACTED_AWAY, Reason.ABORTED),
 }
-"""Something keeps messages from being delivered that could be."""
+"""Something keeps messages from being delivered that could be; but see `is_stall`."""
+_UNTIL_OVERDUE: Final = frozenset(
+    (Reason.IN_OPEN_TRANSACTION, Reason.BEHIND_OPEN_TRANSACTION, Reason.PENDING_ACK)
+)
 STALL_MS: Final = 60_000
 """Consumers that get nothing for so long, though there is a backlog, are told by the doctor and by
 metrics."""
+
+
+def is_stall(reason: str, details: Mapping[str, Any]) -> bool:
+    """Whether something keeps messages from being delivered that could be.
+
+    To wait for a transaction is none before its time-out, which ``overdue`` in the details tells.
+    """
+    return reason in STALLS and (reason not in _UNTIL_OVERDUE or "overdue" in details)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +104,10 @@ class Explanation:
     """Until when, where that is known."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """More fields of the answer."""
+
+    @property
+    def is_stall(self) -> bool:
+        return is_stall(self.reason, self.details)
 
     def as_json(self) -> dict[str, Any]:
         """The answer of the admin API; what isn't known is left out."""

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from magnetar.broker.dispatch.explanation import (
     STALL_MS,
-    STALLS,
     Explanation,
     Reason,
     counted,
@@ -263,7 +262,7 @@ def _held_up(each: SubscriptionFacts, now_ms: int) -> Finding | None:
             return None
         else:
             severity = Severity.NOTE
-    elif found.reason not in STALLS:
+    elif not found.is_stall:
         return None
     return Finding(
         "subscription-held-up",
@@ -286,7 +285,7 @@ def _why(each: SubscriptionFacts) -> str | None:
     """Why nothing is delivered; None: all was, as far as can be told."""
     if each.explanation is not None:
         found = each.explanation
-        return f"{found.message} {found.next}" if found.reason in STALLS else None
+        return f"{found.message} {found.next}" if found.is_stall else None
     if each.is_blocked:
         return (
             f"Its consumers have {each.unacked} messages that they didn't acknowledge, which is"

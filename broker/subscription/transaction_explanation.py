@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from magnetar.broker.dispatch.explanation import Explanation, Reason, duration
+from magnetar.broker.dispatch.explanation import STALL_MS, Explanation, Reason, duration
 from magnetar.broker.transaction.markers import transaction_of
 from magnetar.managed_ledger.position import format_position
 
@@ -94,9 +94,21 @@ class TransactionExplainer:
         if (times := self.times_of(transaction)) is not None:
             since_ms, until_ms = times
             left_ms = until_ms - self.now_ms
-            ends = f"at the latest it times out in {duration(left_ms)}"
+            ends = (
+                f"at the latest it times out in {duration(left_ms)}"
+                if left_ms > 0
+                else f"it should have timed out {duration(-left_ms)} ago"
+            )
         elif self.buffer is not None:
             since_ms = self.buffer.since_ms(transaction)
+        if until_ms is not None:
+            is_overdue = self.now_ms >= until_ms
+        elif since_ms is not None:
+            is_overdue = self.now_ms - since_ms >= STALL_MS
+        else:  # an earlier load of the topic saw it; nobody knows how long it has acknowledged
+            is_overdue = self.buffer is not None and transaction in self.buffer.open
+        if is_overdue:
+            details["overdue"] = True
         waits = f"has been open for {duration(self.now_ms - since_ms)}" if since_ms else "is open"
         return Explanation(
             reason,

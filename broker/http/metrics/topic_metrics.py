@@ -336,8 +336,8 @@ class TopicMetrics:
             connected_ms = min(each.connected_ms for each in subscription.consumers)
             if now_ms - max(connected_ms, stats["lastConsumedTimestamp"]) < STALL_MS:
                 return
-        if (reason := subscription.explain(None).reason) in STALLS:
-            self._stalls[reason] += 1
+        if (found := subscription.explain(None)).is_stall:
+            self._stalls[found.reason] += 1
 
     def _add_subscription(
         self, labels: str, subscription: Subscription, stats: dict[str, Any]

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from magnetar.broker.dispatch.explanation import duration
+from magnetar.broker.dispatch.explanation import STALL_MS, duration
 from magnetar.broker.errors import BrokerError
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import parse_entry_body
@@ -416,6 +416,9 @@ async def test_explain_says_when_the_transaction_times_out_that_others_wait_for(
         "transaction": "(0,0)",
         "firstMessageId": began,
     }
+    assert not found.is_stall
+    broker.cluster.now_ms += STALL_MS  # nobody knows its time-out
+    assert subscription.explain(None).is_stall
     coordinators = broker.service.transactions
     assert coordinators is not None
     await coordinators.connect(0)
@@ -424,6 +427,11 @@ async def test_explain_says_when_the_transaction_times_out_that_others_wait_for(
     assert found.since_ms is not None
     assert found.until_ms == found.since_ms + 90_000
     assert "at the latest it times out in 1 min" in found.next
+    assert not found.is_stall
+    broker.cluster.now_ms += 100_000
+    found = subscription.explain(None)
+    assert "it should have timed out 10 s ago" in found.next
+    assert found.is_stall
 
 
 @pytest.mark.parametrize("is_loaded", [True, False])

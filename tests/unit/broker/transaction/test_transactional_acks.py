@@ -4,7 +4,8 @@ Names in brackets are scenarios that Apache Pulsar 4.2.4 was asked.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
@@ -276,6 +277,32 @@ async def test_what_comes_after_an_end_is_refused(broker: Broker) -> None:
             await ack(broker, transaction, positions[0])
     _, sink = await consume(broker)
     assert sink.got == [positions[0], *positions[2:]]
+
+
+async def test_open_ones_are_looked_through_when_the_low_watermark_moves(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not at each end: there may be many."""
+    looked = 0
+
+    class Counted(dict[TransactionId, Any]):
+        def __iter__(self) -> Iterator[TransactionId]:
+            nonlocal looked
+            looked += 1
+            return super().__iter__()
+
+    positions = await filled(broker)
+    await ack(broker, Z, positions[0])
+    transactions = (await subscription_of(broker)).transactions
+    assert transactions is not None
+    core = transactions.log.core
+    monkeypatch.setattr(core, "_open", Counted(core._open))
+    for least in range(10, 20):
+        await end(broker, TransactionId(0, least), commit=True, low=2)
+    assert looked == 1
+    assert core.transactions == [Z]
+    await end(broker, Y, commit=True, low=3)
+    assert core.transactions == []
 
 
 async def test_a_failed_append(broker: Broker) -> None:
