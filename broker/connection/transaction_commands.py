@@ -14,6 +14,7 @@ from magnetar.broker.connection.lookup_commands import parse_topic
 from magnetar.broker.errors import (
     STORAGE_ERRORS,
     BrokerError,
+    NotAllowedError,
     TopicNotFoundError,
     as_broker_error,
 )
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from magnetar.broker.connection.connection import Connection
     from magnetar.broker.topic.topic import Topic
     from magnetar.broker.transaction.async_coordinator import OnAnswer
+
+
+_NAMES_MAX: Final = 1000
+"""Partitions or subscriptions that a command registers: all of them are looked at in one turn."""
 
 
 def _enabled(handler: Callable[[Connection, Any], None]) -> Callable[[Connection, Any], None]:
@@ -71,6 +76,7 @@ def on_add_partitions(connection: Connection, command: pb.CommandAddPartitionToT
     answer = _answer(connection, _filled(pb.CommandAddPartitionToTxnResponse, command))
 
     def add(core: Coordinator) -> None:
+        _check_count(len(command.partitions))
         names = [str(parse_topic(name)) for name in command.partitions]
         core.add_partitions(answer, command.txnid_least_bits, names, _caller(connection))
 
@@ -81,10 +87,16 @@ def on_add_subscriptions(connection: Connection, command: pb.CommandAddSubscript
     answer = _answer(connection, _filled(pb.CommandAddSubscriptionToTxnResponse, command))
 
     def add(core: Coordinator) -> None:
+        _check_count(len(command.subscription))
         pairs = [(str(parse_topic(x.topic)), x.subscription) for x in command.subscription]
         core.add_subscriptions(answer, command.txnid_least_bits, pairs, _caller(connection))
 
     _ask(connection, command.txnid_most_bits, answer, add)
+
+
+def _check_count(count: int) -> None:
+    if count > _NAMES_MAX:
+        raise NotAllowedError(f"At most {_NAMES_MAX} partitions or subscriptions in one command")
 
 
 def on_end(connection: Connection, command: pb.CommandEndTxn) -> None:

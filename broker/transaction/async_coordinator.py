@@ -42,6 +42,8 @@ LOG_NAME: Final = "pulsar/system/persistent/__transaction_log_{}"
 _CURSOR: Final = "transaction.subscription"
 _NO_HEADS: Final = HeadsInFront(0)  # entries are records only, as Pulsar's
 _OUTSTANDING_MAX: Final = 1000
+ENDS_AT_ONCE: Final = 50
+"""Of one transaction: thousands would hold up the loop."""
 _READ_ENTRIES: Final = 500
 _DROPPED_A_TURN: Final = 1000
 _LOOKED_AT_A_TURN: Final = 1000
@@ -240,16 +242,26 @@ class AsyncCoordinator:
         commit, low_watermark = effect.commits, effect.low_watermark
         errors = self.ends.setdefault(name.least, EndUnderWay(self._now_ms())).errors
         end_one = partial(self._end_one, commit=commit, low_watermark=low_watermark)
-        found = await asyncio.gather(
-            *(
-                end_one((topic,), partial(participants.end_partition, topic, name), errors)
-                for topic in effect.partitions
-            ),
-            *(
-                end_one(each, partial(participants.end_subscription, *each, name), errors)
-                for each in effect.subscriptions
-            ),
+        ends = iter(
+            [
+                *(
+                    ((topic,), partial(participants.end_partition, topic, name))
+                    for topic in effect.partitions
+                ),
+                *(
+                    (each, partial(participants.end_subscription, *each, name))
+                    for each in effect.subscriptions
+                ),
+            ]
         )
+        found: list[Exception | None] = []
+
+        async def end_some() -> None:
+            for participant, end in ends:
+                found.append(await end_one(participant, end, errors))
+
+        count = min(ENDS_AT_ONCE, len(effect.partitions) + len(effect.subscriptions))
+        await asyncio.gather(*(end_some() for _ in range(count)))
         if self.is_closed:
             return
         error = next(filter(None, found), None)

@@ -11,7 +11,7 @@ is stored, participants have it, and a replay tells them once more.
 
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -44,6 +44,8 @@ ENDING_MAX: Final = 1000
 RETRY_MS: Final = 1000
 _RETRY_DOUBLINGS_MAX: Final = 4
 """Participants that can't end a transaction are asked again after 1, 2, 4, 8, 16, 16, ... s."""
+NAME_CHARACTERS_MAX: Final = 1 << 18
+"""Of all partitions and subscriptions of a transaction: one entry may have them several times."""
 _COPIES_AN_APPEND: Final = 4
 _TRIM_STEP: Final = 100
 _STEPS_A_CALL: Final = 1000
@@ -131,6 +133,7 @@ class _Transaction:
     status: Status = Record.OPEN
     partitions: dict[str, None] | None = None  # an ordered set
     subscriptions: dict[tuple[str, str], None] | None = None
+    name_characters: int = 0  # of both
     failures: int = 0  # of its participants to end it
 
     @property
@@ -252,7 +255,7 @@ class Coordinator:
         _add_participants(
             transaction,
             record.partitions,
-            ((each.topic, each.subscription) for each in record.subscriptions),
+            [(each.topic, each.subscription) for each in record.subscriptions],
         )
         if record.operation != Record.UPDATE:
             return
@@ -344,7 +347,8 @@ class Coordinator:
         if (transaction := self._open_one(request, sequence, caller)) is None:
             return
         added = [each for each in partitions if each not in (transaction.partitions or ())]
-        _add_participants(transaction, added, ())
+        if not self._add(request, transaction, added, ()):
+            return
         answer = Answer(request, self._id_of(transaction))
         if added:
             record = self._record(transaction, Record.ADD_PARTITION)
@@ -364,7 +368,8 @@ class Coordinator:
         if (transaction := self._open_one(request, sequence, caller)) is None:
             return
         added = [each for each in subscriptions if each not in (transaction.subscriptions or ())]
-        _add_participants(transaction, (), added)
+        if not self._add(request, transaction, (), added):
+            return
         answer = Answer(request, self._id_of(transaction))
         if added:
             record = self._record(transaction, Record.ADD_SUBSCRIPTION)
@@ -462,6 +467,24 @@ class Coordinator:
             self._answer_status(request, transaction)
             return None
         return transaction
+
+    def _add(
+        self,
+        request: Request,
+        transaction: _Transaction,
+        partitions: Sequence[str],
+        subscriptions: Sequence[tuple[str, str]],
+    ) -> bool:
+        """False: they are too many, and the request is answered."""
+        if (
+            transaction.name_characters + _name_characters(partitions, subscriptions)
+            > NAME_CHARACTERS_MAX
+        ):
+            text = f"Transaction {self._id_of(transaction)} has too many partitions, subscriptions"
+            self._answer(Answer(request, NotAllowedError(text)))
+            return False
+        _add_participants(transaction, partitions, subscriptions)
+        return True
 
     def _answer_status(self, request: Request, transaction: _Transaction) -> None:
         status = Record.Status.Name(transaction.status)
@@ -596,16 +619,21 @@ class Coordinator:
 
 def _add_participants(
     transaction: _Transaction,
-    partitions: Iterable[str],
-    subscriptions: Iterable[tuple[str, str]],
+    partitions: Sequence[str],
+    subscriptions: Sequence[tuple[str, str]],
 ) -> None:
     """Names are shared by all transactions that have them."""
+    transaction.name_characters += _name_characters(partitions, subscriptions)
     for partition in partitions:
         transaction.partitions = transaction.partitions or {}
         transaction.partitions[sys.intern(partition)] = None
     for topic, subscription in subscriptions:
         transaction.subscriptions = transaction.subscriptions or {}
         transaction.subscriptions[sys.intern(topic), sys.intern(subscription)] = None
+
+
+def _name_characters(partitions: Sequence[str], subscriptions: Sequence[tuple[str, str]]) -> int:
+    return sum(map(len, partitions)) + sum(len(x) + len(y) for x, y in subscriptions)
 
 
 def _put_subscriptions(record: Record, subscriptions: Iterable[tuple[str, str]]) -> None:

@@ -20,6 +20,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from tests import raw_transactions
 from tests.heavy_inputs import HeavyInputs
 from tests.integration.failure_tools import new_topic, open_producer, publish
 from tests.nightly import NIGHTLY
@@ -28,7 +29,10 @@ from tests.standalone_process import StandaloneProcess
 
 WAIT_S = 60
 FRAME_CHARACTERS_MAX = (4 if NIGHTLY else 1) * 1024 * 1024
-SETTINGS = {"webSocketMaxTextFrameSize": FRAME_CHARACTERS_MAX}
+SETTINGS = {
+    "webSocketMaxTextFrameSize": FRAME_CHARACTERS_MAX,
+    "transactionCoordinatorEnabled": "true",
+}
 BODY_BYTES_MAX = 60 * 1024 * 1024 if NIGHTLY else 8 * 1024 * 1024
 FIRST = int(os.environ.get("MAGNETAR_FUZZ_SEED", "0"))
 SEEDS = range(FIRST, FIRST + (30 if NIGHTLY else 2))
@@ -138,6 +142,21 @@ def test_messages_of_binary_clients(
             if message["payload"].startswith(last):
                 break
             socket.send(json.dumps({"messageId": message["messageId"]}))
+
+
+def test_transactions_of_many_topics(server: StandaloneProcess, http: httpx.Client) -> None:
+    with RawClient(server.service_url, timeout_s=WAIT_S) as client:
+        client.look_up(raw_transactions.assigned(0))
+        assert not raw_transactions.connect_to_coordinator(client).HasField("error")
+        transaction = raw_transactions.begin(client)
+        many = map(str, range(100_000))
+        refused = raw_transactions.add_partitions(client, transaction, *many)
+        assert refused.error == pb.NotAllowedError
+        topic = new_topic()
+        names = [f"{topic}-{number}" for number in range(1_000)]
+        taken = raw_transactions.add_partitions(client, transaction, *names)
+        assert not taken.HasField("error")
+        assert not raw_transactions.end(client, transaction, commit=False).HasField("error")
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -81,6 +81,29 @@ async def _end(coordinator: AsyncCoordinator, sequence: int, *, commits: bool = 
     return await answer  # type: ignore[no-any-return]
 
 
+async def test_few_participants_of_a_transaction_are_asked_at_once(cluster: Cluster) -> None:
+    class Slow(Topics):
+        under_way = most = 0
+
+        async def end_partition(
+            self, topic: str, transaction: TransactionId, *, commit: bool, low_watermark: int
+        ) -> None:
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+            await asyncio.sleep(0)
+            self.under_way -= 1
+            self.ended.append((topic,))
+
+    topics = Slow()
+    coordinator = await _open(cluster, topics)
+    await _new(coordinator)
+    names = [f"t-{number}" for number in range(120)]
+    coordinator.core.add_partitions(lambda _: None, 0, names)
+    assert await _end(coordinator, 0) == (0, 0)
+    assert [name for (name,) in topics.ended] == names
+    assert topics.most == async_coordinator.ENDS_AT_ONCE < 120
+
+
 async def test_a_participant_is_asked_until_it_has_the_end(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ from magnetar.broker.errors import BrokerError, NotAllowedError, TransactionNotF
 from magnetar.broker.transaction.coordinator import (
     ENDING_MAX,
     IN_FLIGHT_MAX,
+    NAME_CHARACTERS_MAX,
     RETRY_MS,
     SEQUENCES_AHEAD,
     TIMEOUTS_A_TURN,
@@ -57,6 +58,31 @@ def test_only_the_owner_and_who_may_all_use_a_transaction() -> None:
     assert refused == ["eve's", "eve's end"]
     assert log.answers["superuser's"] == TransactionId(3, 0)
     assert log.ends[0].partitions == ("t",)
+
+
+def test_names_of_a_transaction_are_bounded() -> None:
+    """Records of the log have all of them, and must fit into an entry."""
+    core = Coordinator(0)
+    log = Log(core)
+    core.new("new", 0, 1000)
+    half = "x" * (NAME_CHARACTERS_MAX // 2)
+    core.add_partitions("half", 0, [half])
+    core.add_partitions("again", 0, [half])
+    core.add_subscriptions("above", 0, [(half, "s")])
+    core.add_subscriptions("the rest", 0, [(half[1:], "s")])
+    log.run()
+    replayed = Coordinator(0)
+    for number, entry in enumerate(log.entries):
+        replayed.replay(entry, (0, number))
+    replayed.start()
+    replayed.add_partitions("one more", 0, ["t"])
+    answers = log.answers | {each.request: each.result for each in _answers(replayed)}
+    refused = [name for name, each in answers.items() if isinstance(each, NotAllowedError)]
+    assert refused == ["above", "one more"]
+
+
+def _answers(core: Coordinator) -> list[Answer]:
+    return [each for each in core.take_effects() if isinstance(each, Answer)]
 
 
 def test_above_the_limit_there_is_no_answer_until_one_ends() -> None:
