@@ -11,7 +11,7 @@ import threading
 import time
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 import orjson
 
@@ -19,6 +19,8 @@ from magnetar.broker.config import BrokerConfig
 
 logger = logging.getLogger(__name__)
 
+_PROCESS: Final = "process_name"
+"""Attribute of a record: which of several processes with one log it is from."""
 REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
 FIELDS = "fields"
 """Attribute of a record (``extra={"fields": {...}}``): values that JSON lines show by name."""
@@ -34,6 +36,8 @@ class TextFormatter(logging.Formatter):
         if hasattr(record, "plain"):  # bookkeeper/process_shutdown.py
             return record.message
         text = super().formatMessage(record)
+        if process := getattr(record, _PROCESS, ""):
+            text = f"{process} {text}"
         request_id = REQUEST_ID.get()
         # An audit line names its id itself.
         return f"{text} [{request_id}]" if request_id and not hasattr(record, FIELDS) else text
@@ -50,6 +54,8 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": _message(record),
         }
+        if process := getattr(record, _PROCESS, ""):
+            line["process"] = process
         if request_id := REQUEST_ID.get():
             line["request"] = request_id
         line.update(getattr(record, FIELDS, {}))
@@ -96,6 +102,18 @@ def log_what_nobody_catches() -> None:
         logger.critical("not caught", exc_info=(kind, error, trace))
 
     threading.excepthook, sys.unraisablehook, sys.excepthook = of_thread, of_object, of_process
+
+
+def name_process(name: str) -> None:
+    """Each line of this process's log has ``name``: others write to the same log."""
+    new_record = logging.getLogRecordFactory()
+
+    def named(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = new_record(*args, **kwargs)
+        setattr(record, _PROCESS, name)
+        return record
+
+    logging.setLogRecordFactory(named)
 
 
 def _message(record: logging.LogRecord) -> str:

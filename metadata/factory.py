@@ -5,6 +5,7 @@ from pathlib import Path
 
 from magnetar.metadata.store import MetadataStore
 
+UNIX_SCHEME = "unix:"
 _SCHEME = re.compile(r"([a-z]+):(?!\d)")
 
 
@@ -16,7 +17,9 @@ async def connect_store(
     operation_timeout_s: float = 30.0,
     start_timeout_s: float | None = None,
 ) -> MetadataStore:
-    """A session on the store that ``url`` names: "zk:host:port,host:port/chroot".
+    """A session on the store that ``url`` names.
+
+    "zk:host:port,host:port/chroot", or "unix:/path" of a process of this machine.
 
     Args:
         config_path: properties for TLS and login, see docs/operate/metadata.md.
@@ -27,17 +30,25 @@ async def connect_store(
         OSError: the properties can't be read.
         MetadataError: the store can't be reached, or refuses.
     """
+    start_s = operation_timeout_s if start_timeout_s is None else start_timeout_s
     # Imported when needed: an embedded store shall not pay for another backend's library.
+    if url.startswith(UNIX_SCHEME):
+        from magnetar.metadata.unix_socket.store import UnixSocketStore
+
+        path = Path(url.removeprefix(UNIX_SCHEME))
+        return await UnixSocketStore.connect(path, session_timeout_s, start_s)
     from magnetar.metadata.zookeeper.settings import SCHEME, ZooKeeperSettings
     from magnetar.metadata.zookeeper.store import ZooKeeperStore
 
     if not url.startswith(SCHEME) and (found := _SCHEME.match(url)):
-        raise ValueError(f"{url!r}: a {found[1]} store is not supported; {SCHEME} is")
+        raise ValueError(
+            f"{url!r}: a {found[1]} store is not supported; {SCHEME} and {UNIX_SCHEME} are"
+        )
     settings = ZooKeeperSettings.parse(
         url,
         config_path,
         session_timeout_s=session_timeout_s,
         operation_timeout_s=operation_timeout_s,
-        start_timeout_s=start_timeout_s,
+        start_timeout_s=start_s,
     )
     return await ZooKeeperStore.connect(settings)

@@ -136,6 +136,13 @@ def add_autorecovery(parser: argparse.ArgumentParser) -> None:
 def add_standalone(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", help="where everything is kept (default: data)")
     _add_addresses(parser)
+    parser.add_argument(
+        "--processes",
+        metavar="N",
+        default="1",
+        help="brokers, each a process; auto: one for each core (default: 1)",
+    )
+    parser.add_argument("--process", default="", help=argparse.SUPPRESS)  # which one this is
 
 
 def add_broker(parser: argparse.ArgumentParser) -> None:
@@ -180,6 +187,15 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
             metavar="KEY=VALUE",
             help=f"one setting of all {kind}s; may be repeated",
         )
+
+
+def common_words(options: argparse.Namespace) -> list[str]:
+    """The options of ``add_standalone`` that each process of one has."""
+    words = [f"--set={text}" for text in options.set]
+    for name in ("config", "data", "bind", "log_format"):
+        if (value := getattr(options, name)) is not None:
+            words += (f"--{name.replace('_', '-')}", value)
+    return words
 
 
 def _add_common(parser: argparse.ArgumentParser, file: str) -> None:

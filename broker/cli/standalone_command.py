@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from magnetar.broker.cli.errors import CliError
-from magnetar.broker.cli.node_options import given_settings
+from magnetar.broker.cli.node_options import common_words, given_settings
 from magnetar.broker.config import BrokerConfig, ConfigError
 
 # As Pulsar's broker.conf: its standalone.conf, whose values are our own defaults, has one copy.
@@ -24,9 +24,39 @@ CLUSTER_DEFAULTS: Final = MappingProxyType(
 
 def run_standalone(options: argparse.Namespace) -> int:
     config = load_config(options)
-    from magnetar.broker.server import standalone
+    if options.process:
+        return _run_process_of_several(config, options.process)
+    if options.processes == "1" or (count := _process_count(options.processes)) == 1:
+        from magnetar.broker.server import standalone
 
-    return standalone.run(config)
+        return standalone.run(config)
+    from magnetar.broker.local_cluster.errors import LocalClusterError
+    from magnetar.broker.processes import run
+
+    try:
+        return run.run(config, count, common_words(options))
+    except LocalClusterError as error:
+        raise CliError(str(error)) from error
+
+
+def _process_count(text: str) -> int:
+    """Raises CliError."""
+    from magnetar.broker.local_cluster.errors import LocalClusterError
+    from magnetar.broker.processes.plan import process_count
+
+    try:
+        return process_count(text, len(os.sched_getaffinity(0)))
+    except LocalClusterError as error:
+        raise CliError(str(error)) from error
+
+
+def _run_process_of_several(config: BrokerConfig, name: str) -> int:
+    from magnetar.broker.logs import name_process
+    from magnetar.broker.processes import local_broker, storage_process
+    from magnetar.broker.processes.plan import STORAGE
+
+    name_process(name)
+    return storage_process.run(config) if name == STORAGE else local_broker.run(config, name)
 
 
 def run_broker(options: argparse.Namespace) -> int:

@@ -29,6 +29,7 @@ class ProcessKind(StrEnum):
     """In the order of the start; the stop goes the other way round."""
 
     ZOOKEEPER = "zookeeper"
+    STORAGE = "storage"  # of `magnetar standalone --processes`
     BOOKIE = "bookie"
     AUTORECOVERY = "autorecovery"
     BROKER = "broker"

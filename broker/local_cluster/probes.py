@@ -110,6 +110,8 @@ async def health_of(process: PlannedProcess, seen: ObservedState | None) -> str:
                 if ready is not None:
                     return "serves"  # under another name: somebody has set advertisedAddress
             return broker_health(process, owned, seen)
+        case ProcessKind.STORAGE:
+            return ""  # no cluster has one
 
 
 def bookie_health(name: str, seen: ObservedState | None) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -51,6 +52,7 @@ class ClusterBroker(Standalone):
     """The parts of one broker process; see ``Standalone``."""
 
     word = "broker"
+    has_auto_recovery = True  # of its bookies
     _looking: asyncio.Task[None] | None = None
 
     async def _open_store(self) -> MetadataStore:
@@ -100,7 +102,7 @@ class ClusterBroker(Standalone):
             protocol=protocol_config(config),
             health=bookie_health(config, _monotonic_ms, random.Random()),
         )
-        return BookieCluster(pool, store, layout, has_auto_recovery=True)
+        return BookieCluster(pool, store, layout, has_auto_recovery=self.has_auto_recovery)
 
     async def _open_placement(
         self, stack: AsyncExitStack, pool: BookiePool, rng: random.Random
@@ -235,5 +237,10 @@ def tls_files(config: BrokerConfig) -> TlsFiles | None:
 
 def run(config: BrokerConfig) -> int:
     """Run until SIGTERM, SIGINT or a fatal error. Exit codes: docs/internals/failures.md."""
+    return run_broker(config, lambda: ClusterBroker(config))
+
+
+def run_broker(config: BrokerConfig, new_broker: Callable[[], ClusterBroker]) -> int:
+    """As ``run``."""
     keep_freed_memory()
-    return run_node(config, lambda: ClusterBroker(config))
+    return run_node(config, new_broker)

@@ -11,11 +11,13 @@ import gc
 import logging
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from uuid import uuid4
+
+from starlette.applications import Starlette
 
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.config import BookieConfig, GarbageCollectionConfig, StorageConfig
@@ -26,7 +28,7 @@ from magnetar.bookkeeper.bookie.integrity.integrity_service import (
     IntegrityService,
     IntegrityServiceConfig,
 )
-from magnetar.bookkeeper.bookie.open_bookie import open_bookie
+from magnetar.bookkeeper.bookie.open_bookie import BeforeRegister, open_bookie
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.ledger_store import LedgerStore
 from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy, RandomPlacement
@@ -194,23 +196,13 @@ class Standalone:
 
     async def _open_bookies(self, stack: AsyncExitStack, store: MetadataStore) -> BookieCluster:
         """Where ledgers are."""
-        config = self.config
-        settings = bookie_config(config)
-        self.bookie = bookie = await open_bookie(
-            settings, self._open_files(settings.data_dir), store
+        settings = bookie_config(self.config)
+        bookie, collector = await open_only_bookie(
+            *(stack, store, settings, self._open_files(settings.data_dir)),
+            collect_s=self.config.gc_wait_time_ms / 1000,
         )
-        self._own_bookie = bookie
+        self._own_bookie = self.bookie = bookie
         bookie.on_fatal = self._on_fatal
-        stack.push_async_callback(bookie.close)
-        current = MetadataFreshnessCheck(store, _BOOKIE_ID, await read_instance_id(store))
-        collector = GarbageCollector(bookie, LedgerStore(store), before_listing=current.check)
-        stack.push_async_callback(collector.close)
-        collector.start(config.gc_wait_time_ms / 1000)
-        integrity_service = IntegrityService(
-            bookie, None, IntegrityServiceConfig()
-        )  # damage is told; there is no other copy
-        stack.push_async_callback(integrity_service.close)
-        integrity_service.start()
         pool = BookiePool()
         pool.add(bookie)
         return BookieCluster(pool, store, on_ledger_deleted=collector.ledger_deleted_hint)
@@ -227,11 +219,7 @@ class Standalone:
         return port
 
     def _with_place_of_copies(self, config: BrokerConfig) -> BrokerConfig:
-        """There is one process: copies of ledgers may be where the ledgers are."""
-        if config.file_system_uri:
-            return config
-        place = config.data_path.absolute() / "offloaded"
-        return dataclasses.replace(config, file_system_uri=place.as_uri())
+        return with_place_of_copies(config)
 
     def _share_load(self, service: BrokerService) -> None:
         """There is nobody to share it with."""
@@ -244,7 +232,7 @@ class Standalone:
         config = self.config
         if not config.metadata_store_url:
             config.data_path.mkdir(parents=True, exist_ok=True)
-            embedded = _open_embedded(config.data_path)
+            embedded = open_embedded(config.data_path)
             embedded.on_session_event(self._on_session_event)
             return embedded
         # Importing FastAPI can hold the loop for longer than a session may be silent.
@@ -277,7 +265,9 @@ class Standalone:
             await service.listen(config.bind_address, config.broker_service_port)
         if config.broker_service_port_tls >= 0:
             await service.listen_tls(config.bind_address, config.broker_service_port_tls)
-        http = HttpServer(create_app(service), config)
+        app = create_app(service)
+        await self._show_metrics(stack, service, app)
+        http = HttpServer(app, config)
         stack.push_async_callback(http.close)
         listener = None if self._pre_auth is None else await self._pre_auth.hand_over()
         web_port = await http.start(config.bind_address, config.web_service_port, listener)
@@ -287,6 +277,11 @@ class Standalone:
         await service.start(web_port, web_port_tls)
         self.service_url, self.web_url = service.service_url, service.web_url
         self.service_url_tls, self.web_url_tls = service.service_url_tls, service.web_url_tls
+
+    async def _show_metrics(
+        self, stack: AsyncExitStack, service: BrokerService, app: Starlette
+    ) -> None:
+        """By HTTP alone."""
 
     def _on_session_event(self, event: SessionEvent) -> None:
         # The embedded store has no network to lose: this means that a commit failed and that what
@@ -299,7 +294,44 @@ class Standalone:
             self.failed.set_result(error)
 
 
-def _open_embedded(data: Path) -> EmbeddedMetadataStore:
+def with_place_of_copies(config: BrokerConfig) -> BrokerConfig:
+    """There is one machine: copies of ledgers may be where the ledgers are."""
+    if config.file_system_uri:
+        return config
+    place = config.data_path.absolute() / "offloaded"
+    return dataclasses.replace(config, file_system_uri=place.as_uri())
+
+
+async def open_only_bookie(
+    stack: AsyncExitStack,
+    store: MetadataStore,
+    settings: BookieConfig,
+    files: FileSystem,
+    *,
+    collect_s: float,
+    before_register: BeforeRegister | None = None,
+) -> tuple[Bookie, GarbageCollector]:
+    """The bookie beside an embedded store, with what looks after its disk; ``stack`` closes them.
+
+    Args:
+        collect_s: pause between collections of garbage.
+    Raises:
+        As ``open_bookie``.
+    """
+    bookie = await open_bookie(settings, files, store, before_register=before_register)
+    stack.push_async_callback(bookie.close)
+    current = MetadataFreshnessCheck(store, bookie.bookie_id, await read_instance_id(store))
+    collector = GarbageCollector(bookie, LedgerStore(store), before_listing=current.check)
+    stack.push_async_callback(collector.close)
+    collector.start(collect_s)
+    # Damage is told; there is no other copy.
+    integrity_service = IntegrityService(bookie, None, IntegrityServiceConfig())
+    stack.push_async_callback(integrity_service.close)
+    integrity_service.start()
+    return bookie, collector
+
+
+def open_embedded(data: Path) -> EmbeddedMetadataStore:
     """Raises DatabaseError; also if a new store would be made beside a bookie that has worked."""
     path, cookie = data / "metadata" / "metadata.sqlite", data / "bookie" / COOKIE_FILE
     if cookie.exists() and not path.exists() and not find_segments(path):
@@ -336,11 +368,23 @@ def run(config: BrokerConfig, open_files: OpenFiles = OsFileSystem) -> int:
 
 def run_node(config: BrokerConfig, new_node: Callable[[], Standalone]) -> int:
     """Run until SIGTERM, SIGINT or a fatal error. Exit codes: docs/internals/failures.md."""
+    return run_process(config, lambda: _serve(new_node))
+
+
+def run_process(config: BrokerConfig, serve: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    """Run ``serve`` in a process that is set up for a server; its exit code."""
     set_up_logging(config)
     faulthandler.enable()  # says where, should a damaged index make LMDB leave its map (SIGBUS)
     raise_file_limit()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    return run_server(lambda: _serve(new_node))
+    return run_server(serve)
+
+
+def freeze_objects() -> None:
+    """What is alive when a process is ready stays alive: no collection needs to walk it again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_COLLECT_YOUNG_OBJECTS, *_COLLECT_OLDER)
 
 
 async def _serve(new_node: Callable[[], Standalone]) -> int:
@@ -349,10 +393,7 @@ async def _serve(new_node: Callable[[], Standalone]) -> int:
     end_s = standalone.config.broker_shutdown_timeout_ms / 1000 + _LATE_S
     stop = await start_process(standalone.start(), cannot, end_s)
     standalone.service.request_shutdown = stop.set
-    # Objects that are alive now stay alive: no collection needs to walk them again.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_COLLECT_YOUNG_OBJECTS, *_COLLECT_OLDER)
+    freeze_objects()
     standalone.watch_loop()
     if tls := " ".join(filter(None, (standalone.service_url_tls, standalone.web_url_tls))):
         print(f"magnetar {standalone.word}: {tls} over TLS")

@@ -8,7 +8,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.bookkeeper.bookie.bookie import Bookie
@@ -122,6 +122,10 @@ class BrokerService:
     """Ends the process in an orderly way; None where the process isn't this broker's."""
     bookie: Bookie | None = None
     """The one in this process, for its metrics; None: bookies are elsewhere."""
+    process_name = ""
+    """Which of several processes with one log and one page of metrics; "": it is alone."""
+    other_metrics: Callable[[], Awaitable[list[bytes]]] | None = None
+    """Pages of processes whose series this one's page has, too."""
     bookie_cluster: BookieCluster | None = None
     """What topics are stored on; None: not known."""
     bookie_directory: BookieAddressResolver | None = None

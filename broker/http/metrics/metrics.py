@@ -25,6 +25,8 @@ from magnetar.broker.http.metrics.topic_metrics import TopicMetrics
 from magnetar.broker.http.metrics.transaction_metrics import add_coordinators
 
 if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
     from magnetar.broker.http.middleware.request_context import HttpMetrics
     from magnetar.broker.service.broker_service import BrokerService
 
@@ -51,6 +53,12 @@ class Yielder:
         self._end_s = self._clock() + TURN_S
 
 
+def metrics_of(app: Starlette, service: BrokerService) -> AsyncIterator[bytes]:
+    """As ``metrics_pieces``; ``app`` serves ``service``."""
+    state = app.state
+    return metrics_pieces(service, state.http_figures, state.cache_rates, version=state.version)
+
+
 async def metrics_pieces(
     service: BrokerService,
     http: HttpMetrics,
@@ -65,7 +73,7 @@ async def metrics_pieces(
         version: of this product.
         clock: seconds, by which turns end.
     """
-    page = PrometheusPage(service.cluster)
+    page = PrometheusPage(service.cluster, service.process_name)
     topics = TopicMetrics(page, service)
     turns = Yielder(clock)
     for _ in topics.steps():
@@ -89,6 +97,9 @@ async def metrics_pieces(
         period_s = service.config.stats_update_frequency_in_secs
         add_bookie_metrics(page, bookie, disk, period_s)
     page.add("pulsar_version_info", f'{page.base},{label("version", version)},commit=""', 1)
+    if service.other_metrics is not None:
+        for other in await service.other_metrics():
+            await asyncio.to_thread(page.add_page, other)
     ready: list[bytes] = []
     size = 0
     await turns.next()

@@ -67,9 +67,12 @@ class _Metric:
 class PrometheusPage:
     """Series by metric name, as the format wants them grouped."""
 
-    def __init__(self, cluster: str) -> None:
+    def __init__(self, cluster: str, process: str = "") -> None:
+        """``process``: which of several processes whose series share a page; "": it is alone."""
         self._metrics: dict[str, _Metric] = {}
         self.base = label("cluster", cluster)
+        if process:
+            self.base += "," + label("process", process)
         """The label that every series has."""
 
     def _metric(self, name: str, kind: str = "gauge") -> _Metric:
@@ -86,6 +89,16 @@ class PrometheusPage:
             kind: of the metric, by its first series.
         """
         self._metric(name, kind).lines.append(f"{name}{{{labels}}} {value}")
+
+    def add_page(self, page: bytes) -> None:
+        """All series of a page that another process has made as this class makes them."""
+        metric = _Metric("untyped")
+        for line in page.decode().splitlines():
+            if line.startswith("# TYPE "):
+                _, _, name, kind = line.split(" ")
+                metric = self._metric(name, kind)
+            else:
+                metric.lines.append(line)
 
     def table(self, names: Sequence[str]) -> SeriesTable:
         """A new table of gauges; a metric may be in several, and have single series as well."""

@@ -3,7 +3,7 @@
 from fastapi import Request, Response
 
 from magnetar.broker.http.dependencies import Service
-from magnetar.broker.http.metrics.metrics import metrics_pieces
+from magnetar.broker.http.metrics.metrics import metrics_of
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.streamed_answers import in_pieces
 
@@ -14,8 +14,4 @@ _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 @routes.get("/metrics", "Prometheus metrics", text='pulsar_broker_topics_count{cluster="c"} 4')
 async def metrics(request: Request, service: Service) -> Response:
-    app = request.app
-    pieces = metrics_pieces(
-        service, app.state.http_figures, app.state.cache_rates, version=app.state.version
-    )
-    return await in_pieces(request, pieces, _TYPE)
+    return await in_pieces(request, metrics_of(request.app, service), _TYPE)

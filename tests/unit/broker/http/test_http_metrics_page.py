@@ -313,3 +313,31 @@ async def test_looks_at_backlogs_are_timed(broker: Broker) -> None:
     name = "pulsar_storage_backlog_quota_check_duration_seconds"
     assert found[f"{name}_count{{{base}}}"] == 2
     assert found[f"{name}_bucket{{{base},le=+Inf}}"] == 2
+
+
+def test_pages_of_several_processes_are_one() -> None:
+    pages = []
+    for process in ("a", "b"):
+        page = PrometheusPage("c", process)
+        if process == "b":
+            page.add("only", page.base, 1, "counter")
+        page.add("both", page.base, 2)
+        page.add_summary("summary", [("0.5", math.nan)], 3, 4.5)
+        pages.append(page)
+    first, second = pages
+    first.add_page(b"".join(second.pieces()))
+    lines = b"".join(first.pieces()).decode().splitlines()
+    assert lines == [
+        "# TYPE both gauge",
+        'both{cluster="c",process="a"} 2',
+        'both{cluster="c",process="b"} 2',
+        "# TYPE summary summary",
+        'summary{cluster="c",process="a",quantile="0.5"} NaN',
+        'summary_count{cluster="c",process="a"} 3',
+        'summary_sum{cluster="c",process="a"} 4.5',
+        'summary{cluster="c",process="b",quantile="0.5"} NaN',
+        'summary_count{cluster="c",process="b"} 3',
+        'summary_sum{cluster="c",process="b"} 4.5',
+        "# TYPE only counter",
+        'only{cluster="c",process="b"} 1',
+    ]
