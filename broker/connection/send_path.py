@@ -401,6 +401,9 @@ class SendPath:
             producer.producer_id,
             message,
         )
+        producer.topic.note_refused(
+            f"A message of producer {producer.name} of {self._connection.remote}", message
+        )
         self._tell_faults(producer)
 
     def _tell_faults(self, producer: Producer) -> None:

@@ -23,7 +23,7 @@ _OPENED_MAX: Final = 10
 """Subscriptions that a page opens by itself."""
 READER_PREFIX: Final = "console-"
 """Of the names of readers' subscriptions, by which a console reads messages."""
-_WARNINGS: Final = frozenset({Reason.NO_CONSUMER, Reason.RATE_LIMITED})
+_WARNINGS: Final = frozenset({Reason.NO_CONSUMER, Reason.PRODUCER_REFUSED, Reason.RATE_LIMITED})
 """Of the stalls, those that may be meant."""
 _WORSE: Final = ("o", "w", "e")
 

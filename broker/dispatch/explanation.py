@@ -34,6 +34,8 @@ class Reason(StrEnum):
     PAST_END = "pastEnd"
     CAUGHT_UP = "caughtUp"
     NO_PRODUCER = "noProducer"
+    PRODUCER_REFUSED = "producerRefused"
+    PRODUCERS_QUEUED = "producersQueued"
     TERMINATED = "terminated"
     QUOTA_HELD = "quotaHeld"
     PUBLISH_RATE_LIMITED = "publishRateLimited"
@@ -41,6 +43,7 @@ class Reason(StrEnum):
     STORAGE_FAILED = "storageFailed"
     DELIVERING = "delivering"
     NO_CONSUMER = "noConsumer"
+    CONSUMER_REFUSED = "consumerRefused"
     NO_PERMITS = "noPermits"
     CONNECTION_FULL = "connectionFull"
     CONSUMER_UNACKED_LIMIT = "consumerUnackedLimit"
@@ -66,7 +69,8 @@ class Reason(StrEnum):
 
 STALLS: Final = frozenset(Reason) - {
     *(Reason.ACKNOWLEDGED, Reason.FILTERED, Reason.TRIMMED, Reason.NOT_FOUND, Reason.PAST_END),
-    *(Reason.CAUGHT_UP, Reason.NO_PRODUCER, Reason.TERMINATED, Reason.DELIVERING),
+    *(Reason.CAUGHT_UP, Reason.NO_PRODUCER, Reason.PRODUCERS_QUEUED),
+    *(Reason.TERMINATED, Reason.DELIVERING),
     *(Reason.PENDING, Reason.DELAYED, Reason.STORING),
     *(Reason.NOT_COMPACTED, Reason.COMPACTED_AWAY, Reason.ABORTED),
 }
@@ -174,9 +178,10 @@ def pending(
     """
     waits = f" for at least {duration(now_ms - since_ms)}" if 0 < since_ms < now_ms else ""
     known = {} if messages is None else {"unackedMessages": messages}
+    again = f" It was delivered {counted(redeliveries, 'time')} before." if redeliveries else ""
     return Explanation(
         Reason.PENDING,
-        f"Consumer {consumer.label} has it and has not acknowledged it{waits}."
+        f"Consumer {consumer.label} has it and has not acknowledged it{waits}.{again}"
         + _unheard(consumer),
         "It is done when the consumer acknowledges it. It is delivered again when the consumer "
         "asks for that, or disconnects.",
@@ -306,6 +311,22 @@ def no_producer() -> Explanation:
         Reason.NO_PRODUCER,
         "No producer is connected.",
         "The next message that is published is delivered.",
+    )
+
+
+def producers_queued(owner: str, waiting: int) -> Explanation:
+    """Args:
+    owner: name of the producer with exclusive access; "": it is about to change.
+    waiting: producers that wait for exclusive access.
+    """
+    whose = f"Producer {owner}" if owner else "Another producer"
+    return Explanation(
+        Reason.PRODUCERS_QUEUED,
+        f"{whose} has exclusive access to the topic and publishes nothing: "
+        f"{counted(waiting, 'producer')} {'waits' if waiting == 1 else 'wait'} for it to leave.",
+        "The next one goes on when that one closes or its connection ends: look at its "
+        "application.",
+        details={"waitingProducers": waiting},
     )
 
 

@@ -14,6 +14,7 @@ from magnetar.broker.auth.client_auth import ClientAuth
 from magnetar.broker.cluster.bundle_load import loads_by_bundle
 from magnetar.broker.config import key_of, without_effect
 from magnetar.broker.dispatch.explanation import Explanation, Reason
+from magnetar.broker.dispatch.refusal import RefusedClient
 from magnetar.broker.doctor.broker_checks import (
     OPEN_FILES,
     UNLOADS_S,
@@ -26,6 +27,7 @@ from magnetar.broker.doctor.credentials import (
     zookeeper_settings,
 )
 from magnetar.broker.doctor.topic_checks import (
+    RefusalFacts,
     SubscriptionFacts,
     TopicsFacts,
     is_held_up,
@@ -58,6 +60,7 @@ NOTED_MAX: Final = 200
 _ENDS_MAX: Final = 2_000
 """Ends of a coordinator's transactions that are looked at in one turn."""
 _MASKED: Final = "******"
+_PUBLISHING_WAITS: Final = (Reason.STORING, Reason.PUBLISH_RATE_LIMITED)
 
 
 async def collect_broker(service: BrokerService) -> BrokerFacts:
@@ -119,7 +122,11 @@ class _TopicWalk:
         self.idle = self.unlisted = 0
         self.fenced: dict[str, str] = {}
         self.held: dict[str, str] = {}
+        self.publishing: dict[str, Explanation] = {}
+        self.refusals: list[RefusalFacts] = []
         self.offloads: dict[str, int] = {}
+        self._idle_partitions: list[tuple[str, SubscriptionFacts]] = []  # by topic
+        self._consumed: set[tuple[str, str]] = set()  # topics with partitions, subscriptions
 
     def look(self, topic: Topic, stats: Mapping[str, Any]) -> None:
         name = str(topic.name)
@@ -138,15 +145,39 @@ class _TopicWalk:
                 f"producers wait or are refused, because the backlog of subscription {behind}"
                 f" exceeds the backlog quota {quota}. {publishing.next}"
             )
+        is_waiting = publishing is not None and publishing.reason in _PUBLISHING_WAITS
+        if publishing is not None and is_waiting and self._has_room(self.publishing):
+            self.publishing[name] = publishing
+        self._note_refusal(name, name, topic.refused_producer, is_served=bool(topic.producers))
         for subscription, figures in stats["subscriptions"].items():
             if (found := subscription_facts(name, subscription, figures)) is not None:
                 self._note(topic.subscriptions[subscription], found, publishing)
+        for each in topic.subscriptions.values():
+            label = f"{name}, subscription {each.name}"
+            self._note_refusal(name, label, each.refused, is_served=bool(each.consumers))
+            if each.consumers and topic.name.is_partition:
+                self._consumed.add((str(topic.name.base), each.name))
+
+    def _note_refusal(
+        self, topic: str, subject: str, refusal: RefusedClient | None, *, is_served: bool
+    ) -> None:
+        now_ms = self._service.clock()
+        if refusal is not None and refusal.is_recent(now_ms) and self._has_room(self.refusals):
+            sentence = refusal.sentence(now_ms)
+            self.refusals.append(RefusalFacts(topic, subject, sentence, refusal.at_ms, is_served))
+
+    def idle_partitions(self) -> list[SubscriptionFacts]:
+        """Those whose subscription has consumers at other partitions, of those that are here."""
+        return [each for base, each in self._idle_partitions if (base, each.name) in self._consumed]
 
     def _note(
         self, subscription: Subscription, found: SubscriptionFacts, publishing: Explanation | None
     ) -> None:
         if found.connected_ms is None:
             self.idle += 1
+            name = subscription.topic.name
+            if name.is_partition and len(self._idle_partitions) < NOTED_MAX:
+                self._idle_partitions.append((str(name.base), found))
             if self.largest_idle is None or found.backlog > self.largest_idle.backlog:
                 self.largest_idle = found
             return
@@ -174,6 +205,9 @@ async def collect_topics(service: BrokerService) -> TopicsFacts:
         unlisted=walk.unlisted,
         fenced=walk.fenced,
         held=walk.held,
+        publishing=walk.publishing,
+        refusals=walk.refusals,
+        partitions=walk.idle_partitions(),
         offloads=walk.offloads,
         bundles=bundles,
         settings=service.config.as_keys(),

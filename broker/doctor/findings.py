@@ -28,15 +28,15 @@ CHECKS: Final = (
     *("access-refused", "broker-silent", "broker-not-ready", "leader-missing"),
     *("bookies-too-few", "ledgers-in-dispute", "ledgers-without-replica", "entries-damaged"),
     *("bookie-lost", "bookie-silent", "bookie-in-limbo", "bookie-failing"),
-    *("topic-fenced", "backlog-quota", "bundle-stuck", "coordinator-missing", "transaction-stuck"),
-    *("subscription-stuck", "subscription-slow"),
-    *("subscription-held-up", "transaction-long"),
+    *("topic-fenced", "backlog-quota", "publish-stuck", "bundle-stuck"),
+    *("coordinator-missing", "transaction-stuck", "subscription-stuck", "subscription-slow"),
+    *("subscription-held-up", "transaction-long", "client-refused", "partition-idle"),
     *("certificate-end", "token-end", "clock-skew", "bookie-read-only", "disk-full"),
     *("broker-unreachable", "repair-off", "auditor-missing", "ledgers-under-replicated"),
     *("settings-differ", "settings-at-odds", "broker-overloaded", "bundle-moving"),
     "bundle-hot",
     "offload-failing",
-    *("versions-differ", "subscription-idle"),
+    *("publish-rate-limited", "versions-differ", "subscription-idle"),
 )
 """All checks, from the one with the most harm to the one with the least."""
 _RANKS: Final = {check: rank for rank, check in enumerate(CHECKS)}

@@ -25,6 +25,7 @@ SLOW_MS: Final = 600_000
 """So are those that acknowledge nothing for so long."""
 INTERNAL_SUBSCRIPTIONS: Final = ("__compaction", "pulsar.repl.", "__system_reader")
 """How the names of those begin whose backlog no consumer reads: brokers do."""
+_FAILS: Final = " The application fails on it; a dead letter topic takes it away."
 _LIMITS: Final = (
     ("topics", "loadBalancerNamespaceBundleMaxTopics", 1, "topics"),
     ("sessions", "loadBalancerNamespaceBundleMaxSessions", 1, "producers and consumers"),
@@ -111,6 +112,23 @@ def _iso_ms(text: object) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
+class RefusalFacts:
+    """A client that a topic or a subscription didn't accept a short while ago.
+
+    Attributes:
+        subject: the topic, or as ``SubscriptionFacts.label``.
+        sentence: who was refused, and why.
+        is_served: others of its kind are connected there.
+    """
+
+    topic: str
+    subject: str
+    sentence: str
+    at_ms: int
+    is_served: bool
+
+
+@dataclass(frozen=True, slots=True)
 class TopicsFacts:
     """What one broker serves.
 
@@ -120,6 +138,10 @@ class TopicsFacts:
         unlisted: topics and subscriptions with a fault that are in none of these.
         fenced: topics that lost their storage, by why.
         held: topics whose producers wait because of a backlog quota, by why.
+        publishing: topics whose producers wait for something else, and for what.
+        refusals: clients that aren't accepted.
+        partitions: those of ``idle`` that are partitions of topics whose other partitions have
+            consumers of the same subscription.
         offloads: topics whose last offload failed, and when, ms since 1970.
         bundles: NamespaceBundleStats by name.
     """
@@ -130,6 +152,9 @@ class TopicsFacts:
     unlisted: int = 0
     fenced: Mapping[str, str] = field(default_factory=dict)
     held: Mapping[str, str] = field(default_factory=dict)
+    publishing: Mapping[str, Explanation] = field(default_factory=dict)
+    refusals: Sequence[RefusalFacts] = ()
+    partitions: Sequence[SubscriptionFacts] = ()
     offloads: Mapping[str, int] = field(default_factory=dict)
     bundles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -152,6 +177,10 @@ def check_topics(facts: TopicsFacts) -> Iterator[Finding]:
             f"{topic}: {why}",
             f"magnetar admin topics stats {topic}",
         )
+    for topic, waits_for in facts.publishing.items():
+        yield from _check_publishing(topic, waits_for, facts.now_ms)
+    yield from map(_refused, facts.refusals)
+    yield from map(_partition_idle, facts.partitions)
     for topic, failed_ms in facts.offloads.items():
         yield Finding(
             "offload-failing",
@@ -169,6 +198,50 @@ def check_topics(facts: TopicsFacts) -> Iterator[Finding]:
             yield finding
     yield from _check_idle(idle, len(idle) + facts.idle)
     yield from check_bundles(facts.bundles, facts.settings)
+
+
+def _check_publishing(topic: str, why: Explanation, now_ms: int) -> Iterator[Finding]:
+    command = f"magnetar admin topics explain {topic}"
+    if why.reason is Reason.PUBLISH_RATE_LIMITED:
+        yield Finding(
+            "publish-rate-limited",
+            Severity.NOTE,
+            topic,
+            f"{topic}: {why.message} {why.next}",
+            command,
+        )
+    elif why.reason is Reason.STORING and why.since_ms and now_ms - why.since_ms >= STALL_MS:
+        yield Finding(
+            "publish-stuck",
+            Severity.CRITICAL,
+            topic,
+            f"{topic}: producers get no receipts. {why.message} {why.next}",
+            command,
+            why.since_ms,
+        )
+
+
+def _refused(each: RefusalFacts) -> Finding:
+    return Finding(
+        "client-refused",
+        Severity.NOTE if each.is_served else Severity.WARNING,
+        each.subject,
+        f"{each.subject}: {each.sentence}",
+        f"magnetar admin topics explain {each.topic}",
+        each.at_ms,
+    )
+
+
+def _partition_idle(each: SubscriptionFacts) -> Finding:
+    return Finding(
+        "partition-idle",
+        Severity.WARNING,
+        each.label,
+        f"{each.label}: the partition has a backlog of {counted(each.backlog, 'entry')} and no"
+        " consumer, while other partitions of the topic have some: restart the consumers, which may"
+        " not know this partition or have lost it",
+        f"magnetar admin topics stats {each.topic}",
+    )
 
 
 def _quiet_ms(each: SubscriptionFacts, *times_ms: int) -> int | None:
@@ -232,11 +305,18 @@ def _unacknowledged(each: SubscriptionFacts, now_ms: int) -> Finding | None:
         "subscription-slow",
         Severity.WARNING,
         each.label,
-        f"{each.label}: consumers have {each.unacked} messages and acknowledge none; {each.backlog}"
-        " entries are unacknowledged",
+        f"{each.label}: consumers have {counted(each.unacked, 'message')} and acknowledge none;"
+        f" {counted(each.backlog, 'entry')} not acknowledged{_of_oldest(each.explanation)}",
         _command(each),
         held_ms,
     )
+
+
+def _of_oldest(found: Explanation | None) -> str:
+    """What is told of the oldest message if it comes again and again."""
+    if found is None or not found.details.get("redeliveryCount"):
+        return ""
+    return f". {found.message}{_FAILS}"
 
 
 def is_held_up(each: SubscriptionFacts, now_ms: int) -> bool:
@@ -253,11 +333,8 @@ def _held_up(each: SubscriptionFacts, now_ms: int) -> Finding | None:
         return None
     severity, why = Severity.WARNING, ""
     if found.reason is Reason.PENDING:
-        if count := found.details.get("redeliveryCount", 0):
-            why = (
-                f" It was delivered {counted(count, 'more time')}: the application fails on it; a"
-                " dead letter topic takes it away."
-            )
+        if found.details.get("redeliveryCount"):
+            why = _FAILS
         elif now_ms - (found.since_ms or 0) < SLOW_MS:
             return None
         else:

@@ -87,7 +87,7 @@ class NonPersistentSubscription(Subscription):
 
     def _explain(self, publishing: Explanation | None) -> Explanation:
         if self._core is None:
-            return explanation.no_consumer(self.active_ms, stored=False)
+            return self._explain_no_consumer()
         if (found := self._core.explain()) is None:
             return publishing or explanation.passing_on()
         dropped = f"{found.message} Messages are dropped meanwhile."

@@ -644,7 +644,7 @@ class PersistentSubscription(Subscription):
 
     def _explain_dispatch(self, position: Position, head: EntryHeader | None) -> Explanation | None:
         if self._dispatcher is None:
-            return explanation.no_consumer(self.active_ms)
+            return self._explain_no_consumer()
         return self._dispatcher.explain(position, head)
 
     # --- statistics

@@ -11,6 +11,7 @@ from magnetar.broker.auth.authorization import Resource
 from magnetar.broker.dispatch import explanation
 from magnetar.broker.dispatch.explanation import Explanation
 from magnetar.broker.dispatch.key_selector import KeySelector, StickyRanges
+from magnetar.broker.dispatch.refusal import RefusedClient, another_refused, consumer_refused
 from magnetar.broker.errors import (
     BrokerMetadataError,
     ConsumerBusyError,
@@ -73,6 +74,8 @@ class Subscription(ABC):
         self.properties: dict[str, str] = {}
         self.marked_replicated = False  # stored; whether that counts is ``replicated``
         self.rates = RateSampler()
+        self.refused: RefusedClient | None = None
+        """The last consumer that wasn't accepted, since one was."""
         self.fenced = False  # being closed or deleted, for good
         self._opened: asyncio.Future[None] | None = None  # set while a reset is under way
         self._tasks: frozenset[asyncio.Task[None]] = _NO_TASKS
@@ -146,6 +149,7 @@ class Subscription(ABC):
                 )
             self._start(request.sub_type, request)
         self.consumers.append(consumer)
+        self.refused = None
         self.active_ms = self.now_ms()
         if isinstance(self.selector, StickyRanges):
             self.selector.offer(ranges_of(request))
@@ -355,7 +359,17 @@ class Subscription(ABC):
         Args:
             publishing: why nothing can be published, see ``Topic.explain_publishing``.
         """
-        return self._explain_closed() or self._explain(publishing)
+        found, refusal, now_ms = self._explain_closed(), self.refused, self.now_ms()
+        if found is not None:
+            return found
+        found = self._explain(publishing)
+        if (
+            refusal is not None
+            and refusal.is_recent(now_ms)
+            and found.reason is not explanation.Reason.CONSUMER_REFUSED
+        ):
+            return another_refused(refusal, now_ms, found)
+        return found
 
     def explain_oldest(self) -> Explanation:
         """What became of the oldest unacknowledged entry. REQUIRES: there is one."""
@@ -365,6 +379,11 @@ class Subscription(ABC):
         if self.fenced:
             return explanation.closing()
         return None if self._opened is None else explanation.resetting()
+
+    def _explain_no_consumer(self) -> Explanation:
+        found = explanation.no_consumer(self.active_ms, stored=self.topic.persistent)
+        refusal = self.refused
+        return found if refusal is None else consumer_refused(refusal, self.now_ms(), found)
 
     @abstractmethod
     def _explain(self, publishing: Explanation | None) -> Explanation: ...

@@ -17,8 +17,10 @@ from magnetar.broker.compaction.compacted_ledger import CompactedLedger
 from magnetar.broker.dispatch.explanation import (
     Explanation,
     no_producer,
+    producers_queued,
     publish_rate_limited,
 )
+from magnetar.broker.dispatch.refusal import RefusedClient, producer_refused
 from magnetar.broker.errors import (
     AlreadyExistsError,
     BrokerError,
@@ -28,6 +30,7 @@ from magnetar.broker.errors import (
     NotAllowedError,
     ProducerBusyError,
     ProducerFencedError,
+    ServiceNotReadyError,
     SubscriptionNotFoundError,
     TopicFencedError,
     TopicTerminatedError,
@@ -93,6 +96,8 @@ class Topic(ABC):
         """No new producers, consumers or entries: being closed, deleted or re-opened."""
         self.closing = False
         """Fenced for good: this object will not serve again."""
+        self.refused_producer: RefusedClient | None = None
+        """The last one, or its message, since a producer was accepted."""
         self.created_ms = self.active_ms = service.clock()
         self.last_publish_ms = 0
         self.entries_in = self.messages_in = self.bytes_in = self.chunks_in = 0
@@ -109,6 +114,20 @@ class Topic(ABC):
         Raises:
             BrokerError: as docs/spec/wire-protocol.md, "PRODUCER", lists.
         """
+        try:
+            producer = await self._add_producer(request)
+        except BrokerError as error:
+            if not isinstance(error, ServiceNotReadyError):  # it comes again by itself
+                self.note_refused(f"Producer {request.name} of {request.sink.remote}", error)
+            raise
+        self.refused_producer = None
+        return producer
+
+    def note_refused(self, client: str, error: object) -> None:
+        """A producer or a message of it wasn't accepted, see ``RefusedClient``."""
+        self.refused_producer = RefusedClient.of(client, error, self.service.clock())
+
+    async def _add_producer(self, request: ProducerRequest) -> Producer:
         self._check_open()
         if self.terminated:
             raise TopicTerminatedError(f"Topic {self.full_name} is terminated")
@@ -336,6 +355,18 @@ class Topic(ABC):
         Raises:
             BrokerError: as docs/spec/wire-protocol.md, "SUBSCRIBE", lists.
         """
+        try:
+            return await self._subscribe(request, sink)
+        except BrokerError as error:
+            found = self.subscriptions.get(request.subscription)
+            if found is not None and not isinstance(error, ServiceNotReadyError):
+                client = f"A consumer of {sink.remote}"
+                if request.consumer_name:
+                    client = f"Consumer {request.consumer_name} of {sink.remote}"
+                found.refused = RefusedClient.of(client, error, self.service.clock())
+            raise
+
+    async def _subscribe(self, request: SubscribeRequest, sink: ConsumerSink) -> Consumer:
         self._check_open()
         name = request.subscription
         _check_subscription_name(name)
@@ -547,6 +578,17 @@ class Topic(ABC):
                 waiting := sum(limiter.is_waiting(each.sink) for each in self.registry)
             ):
                 return publish_rate_limited(scope, waiting, limiter.wait_ms())
+        refusal, now_ms = self.refused_producer, self.service.clock()
+        if (
+            refusal is not None
+            and refusal.at_ms > self.last_publish_ms
+            and (refusal.is_recent(now_ms) or not self.producers)
+        ):
+            return producer_refused(refusal, now_ms, producers=len(self.producers))
+        if self.registry.waiting:
+            owner = self.registry.owner
+            name = "" if owner is None else owner.name
+            return producers_queued(name, len(self.registry.waiting))
         return None if self.producers else no_producer()
 
     def sample(self, now_ms: int) -> None:

@@ -16,8 +16,10 @@ from magnetar.broker.dispatch.explanation import (
     Reason,
     delivering,
     hash_without_consumer,
+    publish_rate_limited,
     rate_limited,
     resetting,
+    storing,
 )
 from magnetar.broker.doctor import topic_checks
 from magnetar.broker.doctor.broker_checks import (
@@ -49,6 +51,7 @@ from magnetar.broker.doctor.storage_checks import (
     check_storage,
 )
 from magnetar.broker.doctor.topic_checks import (
+    RefusalFacts,
     SubscriptionFacts,
     TopicsFacts,
     check_topics,
@@ -92,6 +95,7 @@ GOOD = CredentialFacts("b1, tlsCertificateFilePath", ends_ms=NOW_MS + 90 * DAY_M
 BROKER = BrokerFacts("b1:8080", NOW_MS, [], {"cpu": 0.5, "memory": 0.5}, SETTINGS, [GOOD])
 BUSY = SubscriptionFacts(T, "s", 5, permits=9, delivered_ms=NOW_MS - 100, connected_ms=LONG_AGO_MS)
 PENDING = Explanation(Reason.PENDING, "", "", since_ms=LONG_AGO_MS)
+FAILING = replace(PENDING, message="c has it.", details={"redeliveryCount": 2})
 STUCK = replace(BUSY, delivered_ms=LONG_AGO_MS + 1)
 BUNDLE = {"topics": 9, "msgThroughputIn": 1e6}
 TOPICS = TopicsFacts(NOW_MS, [BUSY], bundles={"public/default/0x0_0xf": BUNDLE}, settings=SETTINGS)
@@ -309,6 +313,36 @@ FAULTS: list[tuple[Facts, str, Severity, str]] = [
     (replace(TOPICS, fenced={T: "its storage failed"}), "topic-fenced", CRITICAL, "failed"),
     (replace(TOPICS, held={T: "9 bytes of 8"}), "backlog-quota", CRITICAL, "9 bytes of 8"),
     (
+        replace(TOPICS, publishing={T: storing(7, STALL_MS, 0, NOW_MS)}),
+        "publish-stuck",
+        CRITICAL,
+        "producers get no receipts. 7 bytes of published messages wait for 1 min",
+    ),
+    (
+        replace(TOPICS, publishing={T: publish_rate_limited("topic", 2, 5)}),
+        "publish-rate-limited",
+        NOTE,
+        "2 producers wait",
+    ),
+    (
+        replace(TOPICS, refusals=[RefusalFacts(T, T, "p was refused", 1, is_served=False)]),
+        "client-refused",
+        WARNING,
+        f"{T}: p was refused",
+    ),
+    (
+        replace(TOPICS, refusals=[RefusalFacts(T, T, "p was refused", 1, is_served=True)]),
+        "client-refused",
+        NOTE,
+        "p was refused",
+    ),
+    (
+        replace(TOPICS, partitions=[replace(STUCK, connected_ms=None)]),
+        "partition-idle",
+        WARNING,
+        "no consumer, while other partitions of the topic have some",
+    ),
+    (
         subscriptions(replace(STUCK, is_blocked=True, unacked=7)),
         "subscription-stuck",
         CRITICAL,
@@ -340,6 +374,12 @@ FAULTS: list[tuple[Facts, str, Severity, str]] = [
         "consumers have 5 messages",
     ),
     (
+        subscriptions(replace(BUSY, unacked=5, explanation=FAILING)),
+        "subscription-slow",
+        WARNING,
+        "acknowledge none; 5 entries not acknowledged. c has it. The application fails on it",
+    ),
+    (
         subscriptions(replace(BUSY, redelivery_rate=0.5)),
         "subscription-slow",
         WARNING,
@@ -363,7 +403,7 @@ FAULTS: list[tuple[Facts, str, Severity, str]] = [
         ),
         "subscription-held-up",
         WARNING,
-        "delivered 2 more times: the application fails on it",
+        "The application fails on it; a dead letter topic",
     ),
     (
         subscriptions(replace(BUSY, acked_ms=NOW_MS - 1, explanation=PENDING)),
