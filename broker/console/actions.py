@@ -113,6 +113,8 @@ class Action(Generic[S]):
     """JSON schema of what is asked for; None: nothing."""
     is_typed: bool = False
     """Whether the name has to be typed: what it loses is gone for good."""
+    is_costly: bool = False
+    """Whether it has to be where the cluster is marked red: clients notice it."""
     tab: str = ""
     """Below the URL of what it is about: where one comes from."""
     answer: Callable[[Json], Sequence[tuple[str, str]]] | None = None
@@ -198,6 +200,7 @@ SUBSCRIPTION_ACTIONS: Final[tuple[Action[Subject], ...]] = (
         "Skip all",
         _skipped,
         _simple("POST", "/skip_all", "clear-backlog"),
+        is_costly=True,
         tab="subscriptions",
     ),
     Action(
@@ -209,6 +212,7 @@ SUBSCRIPTION_ACTIONS: Final[tuple[Action[Subject], ...]] = (
         ),
         _reset,
         _text("Back to, before now", "2h"),
+        is_costly=True,
         tab="subscriptions",
     ),
     Action(
@@ -220,6 +224,7 @@ SUBSCRIPTION_ACTIONS: Final[tuple[Action[Subject], ...]] = (
         ),
         _expire,
         _text("Older than", "1d"),
+        is_costly=True,
         tab="subscriptions",
     ),
     Action(
@@ -239,6 +244,7 @@ TOPIC_ACTIONS: Final[tuple[Action[Subject], ...]] = (
         "Unload",
         lambda _: "Clients are disconnected and come back; nothing is lost.",
         _simple("PUT", "/unload", "unload"),
+        is_costly=True,
     ),
     Action(
         "truncate",

@@ -11,7 +11,7 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 from urllib.parse import unquote
@@ -107,14 +107,14 @@ class Console:
         open_source: Callable[[Request], Source],
         contents: str = "full",
         form_key: bytes = b"",
-        has_ended: Callable[[Request], bool] = lambda _: False,
+        has_ended: Callable[[Request], Awaitable[bool]] | None = None,
     ) -> None:
         """
         Args:
             open_source: the cluster, as the sender of a request may see it.
             contents: what of messages is shown, see ``webConsoleMessages``.
             form_key: for tokens of forms, the same at all brokers; empty: nobody shares it.
-            has_ended: whether a request's session has ended since.
+            has_ended: whether a request's session has ended since; None: there are no sessions.
         """
         self._look, self._open_source, self._contents = look, open_source, contents
         self._environment = _environment()
@@ -193,8 +193,11 @@ class Console:
         token = hmac.new(self._form_key, _who(request).encode(), hashlib.sha256).hexdigest()
         query, root = dict(request.query_params), "../" * path.count("/")
         choices = choices_of(request.cookies)
-        has_ended = functools.partial(self._has_ended, request)
-        return Ask(source, names, query, self._contents, token, root, choices, has_ended)
+        is_red = self._look.color == _COLORS["red"]
+        ask = Ask(source, names, query, self._contents, token, root, choices, is_red)
+        if self._has_ended is None:
+            return ask
+        return replace(ask, has_ended=functools.partial(self._has_ended, request))
 
     async def page(
         self, request: Request, view: View, path: str, source: Source | None = None

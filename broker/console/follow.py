@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 
 from magnetar.broker.console.admin_api import AdminError
@@ -30,12 +30,12 @@ async def follow(ask: Ask) -> Streamed:
 
 
 async def _until_broken(
-    pieces: AsyncIterator[bytes], has_ended: Callable[[], bool]
+    pieces: AsyncIterator[bytes], has_ended: Callable[[], Awaitable[bool]]
 ) -> AsyncIterator[bytes]:
     """The page asks again, and is told then."""
     try:
         async for piece in pieces:
-            if has_ended():  # in another tab: this one leads to the login then
+            if await has_ended():  # in another tab: this one leads to the login then
                 return
             yield piece
     except (AdminError, BrokerError) as error:

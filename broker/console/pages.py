@@ -290,7 +290,7 @@ async def topic(ask: Ask) -> View:
         "counts": {
             "subscriptions": len(figures.subscriptions),
             "producers": figures.producers.total,
-            "partitions": partitions,
+            **({"partitions": partitions} if partitions else {}),
             **({"schema": f"v{schema.value.version}"} if schema.value else {}),
         },
         "subscription_actions": (*SUBSCRIPTION_ACTIONS, *SUBSCRIPTION_FORMS),

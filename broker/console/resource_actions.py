@@ -356,6 +356,7 @@ NAMESPACE_ACTIONS: Final[tuple[Action[NamespaceSubject], ...]] = (
         ),
         _unload,
         lambda subject: _object([], bundle=_bundle_field(subject)),
+        is_costly=True,
     ),
     Action(
         "split",
@@ -408,6 +409,7 @@ NAMESPACE_ACTIONS: Final[tuple[Action[NamespaceSubject], ...]] = (
             "namespaces", f"namespaces/{subject.path}", subject.name, value
         ),
         _revoke_fields,
+        is_costly=True,
     ),
     Action(
         "delete",
@@ -572,6 +574,7 @@ TOPIC_FORMS: Final[tuple[Action[Subject], ...]] = (
         lambda subject: _count(
             "Partitions", _PARTITIONS_MAX, f"more than {subject.partitions}", subject.partitions + 1
         ),
+        is_costly=True,
         tab="partitions",
     ),
     Action(
@@ -594,6 +597,7 @@ TOPIC_FORMS: Final[tuple[Action[Subject], ...]] = (
         ),
         lambda subject, value: _revoked("topics", subject.path, str(subject.topic), value),
         _revoke_fields,
+        is_costly=True,
         tab="permissions",
     ),
     Action(
@@ -642,6 +646,7 @@ SETTING_ACTIONS: Final[tuple[Action[SettingSubject], ...]] = (
         ),
         _set,
         _like_now,
+        is_costly=True,
     ),
     Action(
         "delete",
@@ -655,5 +660,6 @@ SETTING_ACTIONS: Final[tuple[Action[SettingSubject], ...]] = (
             f"brokers/configuration/{segment(subject.name)}",
             _admin("brokers", "delete-dynamic-config", f"--config={subject.name}"),
         ),
+        is_costly=True,
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from magnetar.broker.console.actions import (
@@ -145,7 +146,8 @@ async def _step(ask: Ask) -> tuple[Action[Any], Any]:
         actions = (*SUBSCRIPTION_ACTIONS, *SUBSCRIPTION_FORMS)
     for action in actions:
         if action.key == key:
-            return action, await read(ask)
+            is_typed = action.is_typed or (action.is_costly and ask.is_red)
+            return replace(action, is_typed=is_typed), await read(ask)
     raise AdminError(404, f"there is no step {key}")
 
 

@@ -82,6 +82,10 @@ async def _nothing() -> None:
     pass
 
 
+async def _never() -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Streamed:
     """An answer that is no page: a file, or one that goes on."""
@@ -109,7 +113,9 @@ class Ask:
     """Steps up to ``/console/``, of a relative address."""
     choices: Choices = field(default_factory=dict)
     """What was chosen in this browser."""
-    has_ended: Callable[[], bool] = lambda: False
+    is_red: bool = False
+    """Whether the cluster is marked red, see ``webConsoleEnvironment``."""
+    has_ended: Callable[[], Awaitable[bool]] = _never
     """Whether the session has ended that the request came with."""
 
     def address(self, **changes: str) -> str:

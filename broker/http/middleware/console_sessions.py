@@ -187,8 +187,11 @@ class ConsoleSessions:
             scope["state"]["console_cookie"] = self._sealed(renewed)
         return session.credentials
 
-    def has_ended(self, scope: Scope) -> bool:
-        """Whether the session that a request for the console came with has ended since."""
+    async def has_ended(self, scope: Scope) -> bool:
+        """Whether the session that a request for the console came with has ended since, also at
+        another broker: who follows messages sends no request meanwhile."""
+        with suppress(MetadataError):
+            await self.refresh()
         return self._given(scope) is not None and self._session(scope) is None
 
     def _given(self, scope: Scope) -> _Session | None:

@@ -107,7 +107,7 @@ def _made(config: BrokerConfig, form_key: bytes, sessions: ConsoleSessions) -> C
     def source(visitor: Request) -> Source:
         return Source(LocalApi(visitor), reports, masked)
 
-    def has_ended(visitor: Request) -> bool:
-        return sessions.has_ended(visitor.scope)
+    async def has_ended(visitor: Request) -> bool:
+        return await sessions.has_ended(visitor.scope)
 
     return Console(look, source, config.web_console_messages, form_key, has_ended)

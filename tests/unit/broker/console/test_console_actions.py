@@ -72,6 +72,25 @@ async def test_skip_and_reset(client: httpx.AsyncClient) -> None:
     assert change["status"] == 204
 
 
+async def test_where_the_cluster_is_marked_red_more_steps_are_confirmed_by_a_name() -> None:
+    broker = await Broker(web_console_environment="production:red").start()
+    transport = httpx.ASGITransport(create_app(broker.service))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        await fill(client)
+        path = f"{PAGE}/do/skip?subscription=billing"
+        token = token_in(await client.get(path))
+        refused = await client.post(path, data={"token": token})
+        assert refused.status_code == 400
+        assert "type the name to confirm: billing" in refused.text
+        assert await backlog(client) == 3
+        done = await client.post(path, data={"token": token, "name": "billing"})
+        assert done.status_code == 303
+        assert await backlog(client) == 0
+        page = (await client.get(f"{PAGE}/do/subscribe")).text
+        assert "Type the name to confirm" not in page, "it loses nothing"
+    await broker.close()
+
+
 async def test_what_is_lost_for_good_is_confirmed_by_its_name(client: httpx.AsyncClient) -> None:
     path = f"{PAGE}/do/unsubscribe?subscription=billing"
     token = token_in(await client.get(path))

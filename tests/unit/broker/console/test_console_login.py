@@ -241,7 +241,8 @@ async def test_a_session_that_was_ended_ends_everywhere_for_every_copy(brokers: 
     await brokers.one.close(_scope(cookie))
     assert brokers.one.credentials(_scope(copy)) is None
     brokers.now_s += 11
-    await brokers.refresh()
+    assert await brokers.two.has_ended(_scope(copy)), "asked by a request that goes on"
+    assert not await brokers.two.has_ended(_scope(other))
     assert brokers.two.credentials(_scope(copy)) is None
     assert brokers.two.credentials(_scope(other)) is not None
 
