@@ -90,13 +90,15 @@ class Subject:
 class Call:
     method: str
     path: str
-    """Below ``/admin/v2``."""
+    """Below ``/admin/`` and the version."""
     command: str
     """What does the same on a command line."""
     query: Mapping[str, str | int | bool] = field(default_factory=dict)
     body: Any = None
     then: str = ""
     """URL of the page to go to when it is done, below ``/console/``; empty: where one came from."""
+    version: str = "v2"
+    """Of the admin API."""
 
 
 @dataclass(frozen=True, slots=True)

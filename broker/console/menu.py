@@ -45,6 +45,7 @@ MENU: Final = (
             Link("subscriptions", "subscriptions", "Subscriptions", "Subs"),
             Link("messages", "messages", "Messages", "Messages"),
             Link("schemas", "schemas", "Schemas"),
+            Link("transactions", "transactions", "Transactions"),
         ),
     ),
     (

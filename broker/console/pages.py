@@ -69,6 +69,12 @@ from magnetar.broker.console.topic_view import (
     stored_topics,
     topic_figures,
 )
+from magnetar.broker.console.transactions_page import (
+    buffer_of,
+    pending_acks_of,
+    transaction,
+    transactions,
+)
 from magnetar.broker.console.views import Ask, Panel, Streamed, View, panel
 
 Page = Callable[[Ask], Awaitable[View]]
@@ -296,6 +302,8 @@ async def topic(ask: Ask) -> View:
         "subscription_actions": (*SUBSCRIPTION_ACTIONS, *SUBSCRIPTION_FORMS),
         "topic_actions": TOPIC_ACTIONS,
     }
+    if not partitions and not path.is_volatile and (opened := ask.query.get("open", "")):
+        content["pending_acks"] = await pending_acks_of(ask.source.api, path, opened)
     if (more := _OF_TABS.get(tab)) is not None:
         content |= await more(ask, path, partitions)
     return View("topic.html", path.local, "topics", content, live=0 if tab == "messages" else 5)
@@ -322,8 +330,10 @@ async def _storage(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]
         panel(title, get(ask.source.api, f"{path.rest}/{key}"), run_of)
         for title, key in (("Compaction", "compaction"), ("Offload", "offload"))
     )
-    stored, *runs = await asyncio.gather(ledgers, compaction, offload)
-    return {"storage": stored, "runs": tuple(zip(("Compaction", "Offload"), runs, strict=True))}
+    buffer = buffer_of(ask.source.api, path)
+    stored, found_buffer, *runs = await asyncio.gather(ledgers, buffer, compaction, offload)
+    titled = tuple(zip(("Compaction", "Offload"), runs, strict=True))
+    return {"storage": stored, "runs": titled, "buffer": found_buffer}
 
 
 async def _ledger_infos(ask: Ask, path: TopicPath) -> Any:
@@ -364,6 +374,9 @@ PAGES: Final[dict[str, Page]] = {
     "brokers/{broker}": broker,
     **{f"brokers/{{broker}}/{{tab:{key}}}": broker for key, _ in BROKER_TABS if key},
     "bookies": bookies,
+    "transactions": transactions,
+    "transactions/{most}/{least}": transaction,
+    "transactions/{most}/{least}/do/{action}": step,
     "roles": roles,
     "roles/{role}": role,
     "settings": settings,

@@ -31,18 +31,22 @@ from magnetar.broker.console.snapshot import (
 from magnetar.broker.console.source import (
     CONNECTIONS,
     DELIVERIES,
+    OPEN,
+    TRANSACTIONS,
     Connections,
     Deliveries,
     GrantsOfRole,
     IndexPage,
     IndexQuery,
     NamespaceSums,
+    OpenTransactions,
     Roles,
     Source,
     TopicSchema,
 )
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.topic_view import listed_subscriptions
+from magnetar.broker.console.transactions_page import listed_row
 from magnetar.broker.dispatch.explanation import not_compacted
 from magnetar.broker.doctor.cluster_checks import ClusterFacts, PeerFacts, check_cluster
 from magnetar.broker.doctor.findings import bounded
@@ -78,6 +82,8 @@ T = TypeVar("T")
 _WATCH_S: Final = 60.0
 """A snapshot is taken as often for the history while nobody looks."""
 _AT_ONCE: Final = 8
+_OPEN_MAX: Final = 1_000
+"""Transactions of a coordinator that are asked for: Pulsar tells each with all of its topics."""
 """Calls at the same time."""
 _BUSY: Final = 20
 """Subscriptions with consumers that are looked at: those with the largest backlogs."""
@@ -263,6 +269,42 @@ class PulsarSource(Source):
 
     async def changed_settings(self, broker: str) -> dict[str, str]:
         return dict(await get(self.api.at(broker), "brokers/configuration/values"))
+
+    async def open_transactions(self, after: str, coordinator: int | None) -> OpenTransactions:
+        """Of each coordinator Pulsar tells all at once, so not where there are very many."""
+        if coordinator is None:
+            listed = await self.api.call("GET", f"{TRANSACTIONS}/coordinators")
+            numbers = [int(each["id"]) for each in listed]
+        else:
+            numbers = [coordinator]
+        rows, silent, note = list[dict[str, Any]](), dict[str, str](), ""
+        for number, found in zip(numbers, await self._each(map(self._slow, numbers)), strict=True):
+            if isinstance(found, AdminError):
+                if found.status != 404:  # then no client has opened it
+                    silent[str(number)] = _message_of(found)
+            elif found is None:
+                note = f"{note} {number}"
+            else:
+                rows += found
+        rows.sort(key=_place_of)
+        behind = [each for each in rows if _place_of(each) > after]
+        page = behind[:OPEN]
+        more = _place_of(page[-1]) if len(page) < len(behind) else ""
+        if note:
+            note = f"Of these coordinators too many are open to be listed by Pulsar:{note}."
+        return OpenTransactions(page, more, silent, note)
+
+    async def _slow(self, number: int) -> list[dict[str, Any]] | AdminError | None:
+        """None: too many are open."""
+        query = {"coordinatorId": number}
+        try:
+            stats = await self.api.call("GET", f"{TRANSACTIONS}/coordinatorStats", query)
+            if stats["ongoingTxnSize"] > _OPEN_MAX:
+                return None
+            found = await self.api.call("GET", f"{TRANSACTIONS}/slowTransactions/0", query)
+        except AdminError as error:
+            return error
+        return [listed_row(each) for each in found.values()]
 
     async def roles(self, after: str) -> Roles:
         counts: dict[str, dict[str, int]] = {}
@@ -469,6 +511,18 @@ class PulsarSource(Source):
             if error.status >= 500:
                 raise
             return None
+
+
+def _place_of(row: Mapping[str, Any]) -> str:
+    """In the order of begins; texts of one length, so that they are ordered as numbers."""
+    most, _, least = str(row["txnId"]).strip("()").partition(",")
+    return f"{row['openTimestamp']:020}{int(most):010}{int(least):020}"
+
+
+def _message_of(error: AdminError) -> str:
+    """Without the trace that Pulsar adds to an error of its own."""
+    text = str(error)
+    return (text.partition("Message: ")[2] or text).partition("\n")[0]
 
 
 def _fits_rest(delivery: Delivery, schema: TopicSchema) -> bool:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+TRANSACTIONS: Final = "/admin/v3/transactions"
+OPEN: Final = 50
+"""Transactions of a page."""
 CONNECTIONS: Final = 100
 """Of a page."""
 DELIVERIES: Final = 20
@@ -101,6 +104,20 @@ class Connections:
     total: int
     next: str = ""
     """``after`` of the page behind it; empty: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransactions:
+    """Those that haven't ended, a page of them, the oldest first."""
+
+    rows: list[dict[str, Any]]
+    """See the route ``openTransactions``."""
+    next: str = ""
+    """``after`` of the page behind it; empty: none."""
+    silent: Mapping[str, str] = field(default_factory=dict)
+    """Coordinators that gave no answer, and why."""
+    note: str = ""
+    """What is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,6 +363,18 @@ class Source:
         """Settings of a broker that differ from their defaults. Raises AdminError."""
         found = await get(self.api.at(broker), "brokers/configuration/runtime", changed=True)
         return dict(found)
+
+    async def open_transactions(self, after: str, coordinator: int | None) -> OpenTransactions:
+        """
+        Args:
+            coordinator: only those of it; None: of all.
+        Raises:
+            AdminError.
+        """
+        query: dict[str, str | int] = {"limit": OPEN, "after": after}
+        query |= {} if coordinator is None else {"coordinatorId": coordinator}
+        found = await self.api.call("GET", f"{TRANSACTIONS}/openTransactions", query)
+        return OpenTransactions(found["transactions"], found["next"] or "")
 
     async def roles(self, after: str) -> Roles:
         """A page of the roles that have grants. Raises AdminError."""

@@ -35,6 +35,7 @@ from magnetar.broker.console.schema_form import ActionError, FormField, fields_o
 from magnetar.broker.console.settings_page import without_secrets
 from magnetar.broker.console.subject import read_subject
 from magnetar.broker.console.topic_path import TopicPath
+from magnetar.broker.console.transactions_page import TRANSACTION_ACTIONS, read_transaction
 from magnetar.broker.console.views import Ask, View
 
 
@@ -56,7 +57,7 @@ async def act(ask: Ask, typed: Mapping[str, str]) -> View | str:
     try:
         check_token(typed, ask.form_token)
         call = call_of(action, subject, typed)
-        path = f"/admin/v2/{call.path}"
+        path = f"/admin/{call.version}/{call.path}"
         answer = await ask.source.api.call(call.method, path, call.query, call.body)
     except ActionError as error:
         return _form(ask, action, subject, typed, str(error), error.field, 400)
@@ -206,6 +207,7 @@ async def _setting(ask: Ask) -> SettingSubject:
 _PLACES: Final[Mapping[str, tuple[Sequence[Action[Any]], Callable[[Ask], Awaitable[Any]]]]] = {
     "topic": ((*TOPIC_ACTIONS, *TOPIC_FORMS), _topic),
     "setting": (SETTING_ACTIONS, _setting),
+    "most": (TRANSACTION_ACTIONS, read_transaction),
     "namespace": (NAMESPACE_ACTIONS, _namespace),
     "tenant": (TENANT_ACTIONS, _tenant),
     "list": (TOPICS_ACTIONS, _topics),

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias, assert_never, cast
@@ -46,7 +46,10 @@ ENDS_AT_ONCE: Final = 50
 """Of one transaction: thousands would hold up the loop."""
 _READ_ENTRIES: Final = 500
 _DROPPED_A_TURN: Final = 1000
-_LOOKED_AT_A_TURN: Final = 1000
+_LOOKED_AT_A_TURN: Final = 200
+_COMPARED_A_TURN: Final = 2000
+_SPARSE: Final = 4
+"""Sequences for one that hasn't ended; above, those that have aren't looked at one by one."""
 _READ_BYTES: Final = 1 << 20
 _HELD_S: Final = 0.01
 """How long an entry for which nothing waits is kept back, to be appended with the next ones."""
@@ -295,15 +298,34 @@ class AsyncCoordinator:
 
     # --- questions
 
-    async def begun_before(self, time_ms: int, count_max: int) -> list[TransactionDescription]:
-        """Those that haven't ended and began before then: the oldest ones, at most so many."""
+    async def begun_before(
+        self, time_ms: int, count_max: int, after: int = -1
+    ) -> list[TransactionDescription]:
+        """Those that haven't ended and began before then: the oldest ones, at most so many.
+
+        Args:
+            after: only those behind this sequence.
+        """
         core, found = self.core, list[TransactionDescription]()
-        first = core.low_watermark() + 1
-        while first <= core.last_sequence and len(found) < count_max:
-            found += core.begun_before(time_ms, range(first, first + _LOOKED_AT_A_TURN))
-            first += _LOOKED_AT_A_TURN
+        first = max(after, core.low_watermark()) + 1
+        sequences: Sequence[int] = range(first, core.last_sequence + 1)
+        if len(sequences) > _SPARSE * len(core):  # one is open for long, others came and went
+            sequences = await self._lowest_from(first, count_max)
+        for start in range(0, len(sequences), _LOOKED_AT_A_TURN):
+            found += core.begun_before(time_ms, sequences[start : start + _LOOKED_AT_A_TURN])
+            if len(found) >= count_max:
+                break
             await asyncio.sleep(0)  # there may be a million
         return found[:count_max]
+
+    async def _lowest_from(self, first: int, count: int) -> list[int]:
+        """The lowest sequences from there on of those that haven't ended."""
+        known, found = self.core.sequences(), list[int]()
+        for start in range(0, len(known), _COMPARED_A_TURN):
+            some = [each for each in known[start : start + _COMPARED_A_TURN] if each >= first]
+            found = sorted(found + some)[:count]
+            await asyncio.sleep(0)
+        return found
 
     # --- time
 

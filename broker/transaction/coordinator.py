@@ -154,15 +154,15 @@ class Coordinator:
     """Transactions of one coordinator.
 
     Attributes:
+        number: the coordinator's.
         metrics: counted from the replay on; what the replay sees isn't.
 
     Args:
-        number: the coordinator's.
         open_max: transactions that haven't ended; more are not answered. 0: no limit.
     """
 
     def __init__(self, number: int, open_max: int = 0) -> None:
-        self._number = number
+        self.number = number
         self._open_max = open_max
         self.metrics = CoordinatorMetrics()
         self._next = 0  # sequence
@@ -204,7 +204,11 @@ class Coordinator:
         found = self._live.get(sequence)
         return None if found is None else self._described(found)
 
-    def begun_before(self, time_ms: int, sequences: range) -> list[TransactionDescription]:
+    def sequences(self) -> list[int]:
+        """Of those that haven't ended, in the order of the log."""
+        return list(self._live)
+
+    def begun_before(self, time_ms: int, sequences: Iterable[int]) -> list[TransactionDescription]:
         """Of these, those that haven't ended and began before then."""
         some = (self._live.get(sequence) for sequence in sequences)
         return [self._described(x) for x in some if x is not None and x.start_ms < time_ms]
@@ -447,11 +451,11 @@ class Coordinator:
     # --- parts
 
     def _id_of(self, transaction: _Transaction) -> TransactionId:
-        return TransactionId(self._number, transaction.sequence)
+        return TransactionId(self.number, transaction.sequence)
 
     def _find(self, request: Request, sequence: int, caller: str | None) -> _Transaction | None:
         transaction = self._live.get(sequence)
-        name = TransactionId(self._number, sequence)
+        name = TransactionId(self.number, sequence)
         if transaction is None:
             error = TransactionNotFoundError(f"Transaction {name} has ended, or never was")
             self._answer(Answer(request, error))
@@ -535,7 +539,7 @@ class Coordinator:
         return Record(
             operation=operation,
             leastBits=transaction.sequence,
-            mostBits=self._number,
+            mostBits=self.number,
             maxLocalTxnId=self._taken - 1,
         )
 

@@ -34,6 +34,7 @@ PAGES: Final = (
         "audit",
         "roles",
         "roles/billing",
+        "transactions",
         "keys",
         "find?q=console",
         "messages",

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Annotated, Any, Final, TypeVar
+from urllib.parse import quote
 
 from fastapi import Query, Response
 
@@ -19,6 +20,12 @@ from magnetar.broker.http.errors import ApiError, answer_for
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.routing.scatter_gather import ScatterGather, Spread, each
+from magnetar.broker.http.topics.open_transactions import (
+    ALWAYS_MS,
+    open_page,
+    open_row,
+    places_of,
+)
 from magnetar.broker.http.topics.transaction_parts import (
     ROOT,
     Coordinators,
@@ -104,11 +111,16 @@ async def _of_all(
     spread: ScatterGather,
     path: str,
     one: Callable[[AsyncCoordinator], Awaitable[T]],
+    query: str = "",
 ) -> dict[int, T]:
-    """The same of all, in their order. Raises the first error."""
+    """The same of all, in their order. Raises the first error.
+
+    Args:
+        query: of the call to another broker, beside the coordinator.
+    """
 
     async def ask(number: int) -> T:
-        call = BrokerCall("GET", ROOT + path, f"coordinatorId={number}")
+        call = BrokerCall("GET", ROOT + path, f"coordinatorId={number}{query}")
         found: T = await _at_owner(coordinators, spread, number, one, call=call)
         return found
 
@@ -237,6 +249,52 @@ async def slow_transactions(
         return JsonResponse(await _at_owner(coordinators, spread, coordinatorId, slow))
     found = await _of_all(coordinators, spread, f"/slowTransactions/{timeoutMs}", slow)
     return JsonResponse({name: x for some in found.values() for name, x in some.items()})
+
+
+@routes.get(
+    "/openTransactions",
+    example={
+        "transactions": [
+            {
+                "txnId": "(0,39)",
+                "status": "OPEN",
+                "openTimestamp": 1700000000000,
+                "timeoutAt": 60000,
+                "partitions": 1,
+                "subscriptions": 0,
+                "errors": 0,
+            }
+        ],
+        "next": "0:39",
+    },
+    statuses={**_NO_COORDINATOR, 400: "No place in the list"},
+)
+async def open_transactions(
+    service: Service,
+    coordinators: Coordinators,
+    spread: Spread,
+    coordinatorId: _Number = None,
+    after: Annotated[str, Query(description="`next` of the page before")] = "",
+    limit: Annotated[int, Query(description="How many", ge=1, le=_SLOW_MAX)] = 50,
+) -> Response:
+    """Transactions that haven't ended, a page at a time, the oldest first. Our own.
+
+    `errors` counts topics and subscriptions that couldn't take the end. `next` is `null` behind the
+    last one.
+    """
+    places = places_of(after)
+
+    async def one(coordinator: AsyncCoordinator) -> dict[str, Any]:
+        number = coordinator.core.number
+        some = await coordinator.begun_before(ALWAYS_MS, limit, places.get(number, -1))
+        return open_page({number: [open_row(x, coordinator.ends) for x in some]}, places, limit)
+
+    if coordinatorId is not None:
+        return JsonResponse(await _at_owner(coordinators, spread, coordinatorId, one))
+    query = f"&limit={limit}&after={quote(after)}"
+    found = await _of_all(coordinators, spread, "/openTransactions", one, query)
+    rows = {number: each["transactions"] for number, each in found.items()}
+    return JsonResponse(open_page(rows, places, limit))
 
 
 class _Metadata:

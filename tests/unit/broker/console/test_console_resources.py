@@ -32,6 +32,7 @@ from magnetar.broker.console.resource_actions import (
 )
 from magnetar.broker.console.settings_page import without_secrets
 from magnetar.broker.console.topic_path import TopicPath
+from magnetar.broker.console.transactions_page import TRANSACTION_ACTIONS, TransactionSubject
 from magnetar.broker.http.server.app import create_app
 from tests.unit.broker.console.test_console_actions import token_in
 from tests.unit.broker.doubles import Broker
@@ -39,6 +40,7 @@ from tests.unit.broker.http.authorized import authorized_broker, client_of
 
 LOCAL = "http://localhost"
 CONSOLE = "/console/"
+NOT_ENDED = {"txnId": "(0,39)", "status": "OPEN", "openTimestamp": 0, "timeoutAt": 9}
 SUBJECTS: tuple[tuple[Any, Any], ...] = (
     (CLUSTER_ACTIONS, ClusterSubject(["c1", "c2"])),
     (TENANT_ACTIONS, TenantSubject("acme", {"adminRoles": ["ops"]}, 2, ["c1", "c2"])),
@@ -49,6 +51,7 @@ SUBJECTS: tuple[tuple[Any, Any], ...] = (
     (TOPIC_FORMS, Subject(TopicPath("persistent", "acme", "ns", "t+1"), 0, {})),
     (SUBSCRIPTION_FORMS, Subject(TopicPath("persistent", "acme", "ns", "t+1"), 0, {}, "s/1")),
     (SETTING_ACTIONS, SettingSubject("maxTenants", "0", "7")),
+    (TRANSACTION_ACTIONS, TransactionSubject(0, 39, NOT_ENDED)),
 )
 TYPED = {
     "name": "first",
@@ -94,7 +97,7 @@ def test_a_command_does_the_same(action: Any, subject: Any) -> None:
     options = build_parser(words).parse_args(words)
     (arguments,) = _arguments(commands_of(options.group)[options.word], options)
     request = request_of(arguments)
-    assert (request.method, request.path) == (call.method, f"/admin/v2/{call.path}")
+    assert (request.method, request.path) == (call.method, f"/admin/{call.version}/{call.path}")
     assert query_text(dict(sorted(request.query.items()))) == query_text(call.query)
     assert (request.body or None) == (call.body or None)
     assert action.title

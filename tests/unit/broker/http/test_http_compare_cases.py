@@ -29,6 +29,7 @@ NOT_ASKED = re.compile(
     r"|GET .*/{topic}/(segments|messages(/follow)?|history)"  # ours, too
     r"|GET /admin/v2/(whoami|audit|history|doctor|doctor/broker|roles|roles/{role}|[a-z]+-index)"
     r"|GET /admin/v2/(broker-stats/connections|bookies/state)"
+    r"|GET /admin/v3/transactions/openTransactions"
     r"|GET .*/{(topic|namespace)}/policies"
 )
 PASSED = 418

@@ -195,17 +195,18 @@ async def test_an_end_that_a_topic_refuses_is_shown(
     async def refuse(*_: object, **__: object) -> None:
         raise PersistenceError("no bookie answers")
 
-    monkeypatch.setattr(PersistentTopic, "end_transaction", refuse)
+    # Not undone below: the broker's clock stands, and a refusal may still be under way.
     monkeypatch.setattr(coordinator_core, "RETRY_MS", 0)
-    opened.end(commits=True)
-    await eventually(lambda: any(x.errors for x in opened.coordinator.ends.values()))
-    metadata = await ask(client, "transactionMetadata/0/0")
-    assert metadata["status"] == "COMMITTING"
-    assert metadata["end"]["errors"] == {TOPIC: "no bookie answers"}
-    assert (await ask(client, "coordinatorStats"))["0"]["stuckEnds"] == 1
-    answer = await client.post("/admin/v3/transactions/abortTransaction/0/0")
-    assert answer.status_code == 409  # it is committed
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(PersistentTopic, "end_transaction", refuse)
+        opened.end(commits=True)
+        await eventually(lambda: any(x.errors for x in opened.coordinator.ends.values()))
+        metadata = await ask(client, "transactionMetadata/0/0")
+        assert metadata["status"] == "COMMITTING"
+        assert metadata["end"]["errors"] == {TOPIC: "no bookie answers"}
+        assert (await ask(client, "coordinatorStats"))["0"]["stuckEnds"] == 1
+        answer = await client.post("/admin/v3/transactions/abortTransaction/0/0")
+        assert answer.status_code == 409  # it is committed
     await eventually(lambda: len(opened.answers) == 4)
     assert (await ask(client, "coordinatorStats"))["0"]["stuckEnds"] == 0
     assert opened.coordinator.ends == {}

@@ -1,7 +1,7 @@
 """The shell of a coordinator, on a log of its own."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
@@ -9,7 +9,11 @@ from magnetar.broker.errors import BrokerError, CoordinatorNotFoundError, Servic
 from magnetar.broker.transaction import async_coordinator
 from magnetar.broker.transaction import coordinator as coordinator_core
 from magnetar.broker.transaction.async_coordinator import AsyncCoordinator
-from magnetar.broker.transaction.coordinator import SEQUENCES_AHEAD, Coordinator
+from magnetar.broker.transaction.coordinator import (
+    SEQUENCES_AHEAD,
+    Coordinator,
+    TransactionDescription,
+)
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.managed_ledger.append_core import AppendDone
 from magnetar.managed_ledger.entry_batch import Buffer
@@ -185,6 +189,32 @@ async def test_what_is_held_back_is_appended_when_nothing_comes(cluster: Cluster
     stored = asyncio.Event()
     log.on_appended = lambda: stored.set() if log.offsets.entry_count == 2 else None
     await stored.wait()
+
+
+async def test_an_old_one_is_found_in_front_of_many_that_have_ended(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = Topics()
+    topics.refusals = 0
+    coordinator = await _open(cluster, topics)
+    kept = {0, 41, 42}
+    for sequence in range(43):
+        await _new(coordinator)
+        if sequence not in kept:
+            await _end(coordinator, sequence)
+    looked_at = list[int]()
+    look = coordinator.core.begun_before
+
+    def counted(time_ms: int, sequences: Sequence[int]) -> list[TransactionDescription]:
+        looked_at.extend(sequences)
+        return look(time_ms, sequences)
+
+    monkeypatch.setattr(coordinator.core, "begun_before", counted)
+    later_ms = cluster.now_ms + 1
+    for after, expected in ((-1, [0, 41]), (0, [41, 42]), (41, [42]), (42, [])):
+        found = await coordinator.begun_before(later_ms, 2, after)
+        assert [each.transaction.least for each in found] == expected
+    assert set(looked_at) == kept
 
 
 async def test_what_nobody_ends_is_aborted_in_time(cluster: Cluster) -> None:
