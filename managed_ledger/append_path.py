@@ -313,7 +313,7 @@ class AppendPath:
                     core.on_end_failed(failure)
                     self.run()
                     return
-            await asyncio.sleep(delay_s)
+            await log.client.ledgers.wait_for_session(delay_s)
             delay_s *= 2
         self._forget_writer(ledger_id)
         was_stopped = core.state is AppendState.STOPPED  # by a close or terminate meanwhile

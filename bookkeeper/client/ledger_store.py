@@ -6,7 +6,7 @@ back: if the store holds just what was written, it succeeded.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
@@ -21,7 +21,14 @@ from magnetar.metadata.errors import (
     ValueTooLargeError,
 )
 from magnetar.metadata.item_errors import Item
-from magnetar.metadata.store import CREATE_ONLY, VALUE_BYTES_MAX, MetadataStore, Versioned, Watch
+from magnetar.metadata.store import (
+    CREATE_ONLY,
+    VALUE_BYTES_MAX,
+    MetadataStore,
+    SessionEvent,
+    Versioned,
+    Watch,
+)
 
 OPEN_BYTES_MAX: Final = VALUE_BYTES_MAX - 64 * 1024
 """Metadata of an open ledger: what ends it must fit as well, with a recovery's own segments."""
@@ -71,6 +78,22 @@ class LedgerStore:
         self._ids = self.layout.ids(store)
         self._skip = ID_BLOCK  # twice as many with each id that turns out to be in use
         self._in_use = -1  # the last such id
+        self._returned: asyncio.Event | None = None  # of the session; None: nobody has waited
+
+    async def wait_for_session(self, seconds: float) -> None:
+        """Until the store's session is back after a loss, or ``seconds`` are over."""
+        if self._returned is None:
+            self._returned = asyncio.Event()
+            self._store.on_session_event(self._on_session_event)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._returned.wait()
+
+    def _on_session_event(self, event: SessionEvent) -> None:
+        if event in (SessionEvent.RECONNECTED, SessionEvent.SESSION_REESTABLISHED):
+            assert self._returned is not None
+            self._returned.set()
+            self._returned = asyncio.Event()
 
     async def create(
         self, build: Callable[[int], LedgerMetadata], above: int = -1

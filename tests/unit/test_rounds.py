@@ -38,7 +38,6 @@ WAIT = {
     "broker/topic/topic_loader.py TopicLoader.load",
     # until the end of a ledger is known
     "broker/producer/deduplication.py Deduplication._find_end",
-    "managed_ledger/append_path.py AppendPath._end",
 }
 
 

@@ -18,6 +18,7 @@ from magnetar.managed_ledger.errors import (
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 from magnetar.metadata.errors import MetadataError, MetadataWriteError
 from magnetar.metadata.store import Versioned
 from tests.unit.managed_ledger.cluster import (
@@ -187,3 +188,24 @@ async def test_a_close_does_not_wait_for_the_pause_before_another_ledger(
     async with asyncio.timeout(30):
         await log.close()
     assert appends.failed == 2
+
+
+async def test_a_failed_ledger_is_ended_as_soon_as_the_session_is_back(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magnetar.managed_ledger.append_path.END_RETRY_S", 3600.0)
+    factory = cluster.factory()
+    log = await factory.open(NAME, CONFIG)
+    appends = await appended(log, b"a")
+    is_down = True
+    failed = fail_writes(log, lambda path: is_down and path.startswith("/ledgers/"))
+    cluster.bookie.refuse_adds = codes.IO_ERROR
+    appends.send(b"b")
+    await eventually(lambda: bool(failed))
+    is_down, cluster.bookie.refuse_adds = False, codes.OK
+    store = log.store
+    assert isinstance(store, EmbeddedMetadataStore)
+    store.lose_session()
+    store.begin_session()
+    await eventually(lambda: len(appends.acked) == 2)
+    assert await read_all(log) == appends.acked
