@@ -9,7 +9,7 @@ entry that wasn't looked at.
 """
 
 from collections.abc import Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Final
 
 from magnetar.broker.protocol.entry_header import FLAG_MARKER, FLAG_TRANSACTION
@@ -32,6 +32,7 @@ SEALED_COUNT: Final = 10_000
 """Aborted transactions that become a marker of their own."""
 SNAPSHOT_ENTRIES: Final = 5_000
 """Entries behind a snapshot, before there is another one: what a load looks at."""
+_LEAST: Final = (1 << 64) - 1
 _ENDED_MAX: Final = 10_000
 """Ends that are remembered, to refuse what comes late; the oldest are forgotten."""
 
@@ -52,7 +53,8 @@ class TopicTransactionBuffer:
         self.open: dict[TransactionId, Position] = {}
         self.committed_count = self.aborted_count = 0
         self._began_ms: dict[TransactionId, int] = {}  # of open ones; not of restored ones
-        self._aborted: dict[TransactionId, int] = {}  # ledger of the marker, in the log's order
+        # By key, the ledger of the marker; in the log's order.
+        self._aborted: dict[int, int] = {}
         self._aborted_upto = EARLIEST  # the last of these markers
         self._sealed: list[Position] = []
         self._sealed_count = 0  # of the first in ``_aborted``, how many are in sealed markers
@@ -73,13 +75,13 @@ class TopicTransactionBuffer:
 
     def is_aborted(self, transaction: TransactionId) -> bool:
         """Whether its entries, which may still be in the log, are left out."""
-        return transaction in self._aborted
+        return _key(*transaction) in self._aborted
 
     def state_of(self, transaction: TransactionId) -> str:
         """Of one that has messages in the log: ``OPEN``, ``ABORTED`` or ``COMMITTED``."""
         if transaction in self.open:
             return "OPEN"
-        return "ABORTED" if transaction in self._aborted else "COMMITTED"
+        return "ABORTED" if self.is_aborted(transaction) else "COMMITTED"
 
     def since_ms(self, transaction: TransactionId) -> int | None:
         """When the first message of an open one was published; None: an earlier load saw it."""
@@ -88,7 +90,7 @@ class TopicTransactionBuffer:
     def has_ended(self, transaction: TransactionId) -> bool:
         """Whether it is known to have ended here: another entry of it comes too late."""
         return (
-            transaction in self._aborted
+            self.is_aborted(transaction)
             or transaction in self._committed
             or self._is_finished(transaction)
         )
@@ -112,7 +114,7 @@ class TopicTransactionBuffer:
         match metadata.marker_type if metadata.HasField("marker_type") else 0:
             case 0 if metadata.HasField("txnid_least_bits"):
                 transaction = transaction_of(metadata)
-                if transaction not in self.open and transaction not in self._aborted:
+                if transaction not in self.open and not self.is_aborted(transaction):
                     self.open[transaction] = self.noted
                     self._began_ms[transaction] = metadata.publish_time
             case kind if kind in (COMMIT, ABORT):
@@ -135,9 +137,9 @@ class TopicTransactionBuffer:
             self._committed[transaction] = None
             if len(self._committed) > _ENDED_MAX:
                 del self._committed[next(iter(self._committed))]
-        elif transaction not in self._aborted:
+        elif not self.is_aborted(transaction):
             self.aborted_count += 1
-            self._aborted[transaction] = at[0]
+            self._aborted[_key(*transaction)] = at[0]
             self._aborted_upto = at
 
     def _on_sealed(self, at: Position, body: bytes | memoryview) -> None:
@@ -145,17 +147,18 @@ class TopicTransactionBuffer:
         if found is None:
             return
         self._sealed.append(at)
-        names = map(TransactionId, found[1].abortedMost, found[1].abortedLeast)
-        self._sealed_count += sum(name in self._aborted for name in names)
+        keys = map(_key, found[1].abortedMost, found[1].abortedLeast)
+        self._sealed_count += sum(key in self._aborted for key in keys)
 
     def on_trimmed(self, first: Position) -> None:
         """The log begins at ``first`` now: entries of what ended before it are gone."""
-        while self._aborted:
-            transaction, ledger_id = next(iter(self._aborted.items()))
-            if ledger_id >= first[0]:
-                break
-            del self._aborted[transaction]
-            self._sealed_count = max(0, self._sealed_count - 1)
+        oldest = next(iter(self._aborted.values()), None)
+        if oldest is None or oldest >= first[0]:
+            return
+        gone = sum(1 for _ in takewhile(lambda x: x < first[0], self._aborted.values()))
+        # A dict of its own: each look at the oldest would pass the places of those that are gone.
+        self._aborted = dict(islice(self._aborted.items(), gone, None))
+        self._sealed_count = max(0, self._sealed_count - gone)
         self._sealed = [at for at in self._sealed if at[0] >= first[0]]
 
     # --- what is left out
@@ -171,7 +174,7 @@ class TopicTransactionBuffer:
             for index, head in enumerate(batch.heads)
             if head[3] & _LOOKED_FOR == FLAG_TRANSACTION
             and (metadata := parse_metadata(batch.bodies[index])) is not None
-            and transaction_of(metadata) in self._aborted
+            and self.is_aborted(transaction_of(metadata))
         ]
 
     # --- ends
@@ -223,24 +226,20 @@ class TopicTransactionBuffer:
         self, found: TransactionSnapshot, start: int, count: int | None
     ) -> TransactionSnapshot:
         stop = None if count is None else start + count
-        for transaction, ledger_id in islice(self._aborted.items(), start, stop):
-            found.abortedMost.append(transaction.most)
-            found.abortedLeast.append(transaction.least)
+        for key, ledger_id in islice(self._aborted.items(), start, stop):
+            found.abortedMost.append(key >> 64)
+            found.abortedLeast.append(key & _LEAST)
             found.abortedLedger.append(ledger_id)
         return found
 
-    def restore(
-        self, snapshot: TransactionSnapshot, sealed: Sequence[tuple[Position, TransactionSnapshot]]
-    ) -> None:
-        """Begin with what a snapshot knew.
+    def restore_sealed(self, position: Position, marker: TransactionSnapshot) -> None:
+        """Of the markers that a snapshot names one after the other, but those that were trimmed."""
+        self._sealed.append(position)
+        self._take_aborted(marker)
 
-        Args:
-            sealed: the markers that it names, but those that were trimmed.
-        """
+    def restore(self, snapshot: TransactionSnapshot) -> None:
+        """Begin with what a snapshot knew; ``restore_sealed`` comes first."""
         self.noted = (snapshot.uptoLedger, snapshot.uptoEntry)
-        for position, marker in sealed:
-            self._sealed.append(position)
-            self._take_aborted(marker)
         self._sealed_count = len(self._aborted)
         self._take_aborted(snapshot)
         columns = (snapshot.openMost, snapshot.openLeast, snapshot.openLedger, snapshot.openEntry)
@@ -248,8 +247,18 @@ class TopicTransactionBuffer:
             self.open[TransactionId(most, least)] = (ledger_id, entry_id)
 
     def _take_aborted(self, snapshot: TransactionSnapshot) -> None:
+        if not snapshot.abortedLedger:
+            return
+        ledgers = {x: x for x in snapshot.abortedLedger}  # one number in memory for each
         columns = (snapshot.abortedMost, snapshot.abortedLeast, snapshot.abortedLedger)
-        for most, least, ledger_id in zip(*columns, strict=True):
-            self._aborted[TransactionId(most, least)] = ledger_id
-            # Entries of its ledger may lie behind the marker: to look at them does no harm.
-            self._aborted_upto = max(self._aborted_upto, (ledger_id, 2**62))
+        self._aborted.update(
+            (_key(most, least), ledgers[ledger_id])
+            for most, least, ledger_id in zip(*columns, strict=True)
+        )
+        # Entries of its ledger may lie behind the marker: to look at them does no harm.
+        self._aborted_upto = max(self._aborted_upto, (max(ledgers), 2**62))
+
+
+def _key(most: int, least: int) -> int:
+    """One number: it takes half the memory of a tuple."""
+    return most << 64 | least

@@ -107,11 +107,11 @@ class TopicTransactions:
         ledger_text, _, entry_text = self._ledger.properties[TRANSACTIONS_PROPERTY].partition(":")
         self.buffer.noted = int(ledger_text), int(entry_text)
         if (found := await self._newest_snapshot(self.buffer.noted)) is not None:
-            sealed = list[tuple[Position, TransactionSnapshot]]()
             for position in zip(found.sealedLedger, found.sealedEntry, strict=True):
                 if self._ledger.offsets.is_valid(position):
-                    sealed.append((position, await self._sealed(position)))
-            self.buffer.restore(found, sealed)
+                    self.buffer.restore_sealed(position, await self._sealed(position))
+                    await asyncio.sleep(0)
+            self.buffer.restore(found)
         await self._look()
         for transaction, commit in stored_ends(self._ledger.properties):
             self.buffer.on_stored_end(transaction, commit=commit)

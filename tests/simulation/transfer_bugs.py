@@ -3,7 +3,6 @@
 ``rotation.py`` plants them.
 """
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from magnetar.broker.errors import TransactionNotFoundError
@@ -31,8 +30,8 @@ def aborted_messages_are_read(plant: Plant) -> None:
 
 @_bug
 def a_snapshot_brings_no_open_ones(plant: Plant) -> None:
-    def restore(self: Any, snapshot: Any, sealed: Sequence[Any]) -> None:
-        old(self, snapshot, sealed)
+    def restore(self: Any, snapshot: Any) -> None:
+        old(self, snapshot)
         self.open.clear()
 
     old = plant.set(TopicTransactionBuffer, "restore", restore)
@@ -40,10 +39,7 @@ def a_snapshot_brings_no_open_ones(plant: Plant) -> None:
 
 @_bug
 def sealed_markers_are_not_read_again(plant: Plant) -> None:
-    def restore(self: Any, snapshot: Any, sealed: Sequence[Any]) -> None:
-        old(self, snapshot, [])
-
-    old = plant.set(TopicTransactionBuffer, "restore", restore)
+    plant.set(TopicTransactionBuffer, "restore_sealed", lambda self, position, marker: None)
 
 
 @_bug

@@ -202,9 +202,11 @@ class SimulatedTopic:
             found = snapshot_in(body)
             if found is None or found[0] != SNAPSHOT:
                 continue
-            places = list(zip(found[1].sealedLedger, found[1].sealedEntry, strict=True))
-            sealed = [(at, snapshot_in(self._bodies[at[1]])) for at in places]
-            self.buffer.restore(found[1], [(at, x[1]) for at, x in sealed if x is not None])
+            for at in zip(found[1].sealedLedger, found[1].sealedEntry, strict=True):
+                sealed = snapshot_in(self._bodies[at[1]])
+                assert sealed is not None
+                self.buffer.restore_sealed(at, sealed[1])
+            self.buffer.restore(found[1])
             return
 
     def _look(self) -> None:

@@ -120,14 +120,13 @@ def restored(model: Model, trimmed_to: int = 0) -> TopicTransactionBuffer:
         return buffer
     snapshot = newest[-1][1]
     stored = {at: body for at, _, body in model.entries}
-    sealed = []
     for at in zip(snapshot.sealedLedger, snapshot.sealedEntry, strict=True):
         if at[0] >= trimmed_to:
             found = snapshot_in(stored[at])
             assert found is not None
             assert found[0] == SEALED
-            sealed.append((at, found[1]))
-    buffer.restore(snapshot, sealed)
+            buffer.restore_sealed(at, found[1])
+    buffer.restore(snapshot)
     return buffer
 
 
@@ -175,6 +174,21 @@ def test_a_late_entry_of_an_aborted_transaction_is_left_out() -> None:
     assert buffer.readable == (1, 3)
     assert left_out(buffer, model, random.Random(1)) >= {(1, 2)}
     assert buffer.has_ended(name)
+
+
+def test_a_snapshot_keeps_the_largest_names() -> None:
+    model, buffer = Model(), TopicTransactionBuffer(EARLIEST)
+    names = [TransactionId(2**64 - 1, 2**64 - 1), TransactionId(15, 0)]
+    for name in names:
+        model.store(message(name))
+        model.store(end_marker(name, 1, commit=False))
+    feed(buffer, model, random.Random(1))
+    snapshot = buffer.snapshot()
+    assert snapshot is not None
+    fresh = TopicTransactionBuffer(EARLIEST)
+    fresh.restore(snapshot)
+    assert all(map(fresh.is_aborted, names))
+    assert not fresh.is_aborted(TransactionId(0, 2**64 - 1))
 
 
 def test_what_comes_after_its_commit_is_ended_with_the_low_watermark() -> None:
