@@ -177,11 +177,24 @@ class AsyncClientConnection(asyncio.Protocol):
         answer; raises as ``call``.
         """
         self.users[kind, id_] = user
+        answer = self.begin(command)
         try:
-            return await self.call(command)
+            return await self._answer(answer)
         except BaseException:  # also when the caller is cancelled
             self.users.pop((kind, id_), None)
+            if answer.cancelled():
+                self._take_back(kind, id_)
             raise
+
+    def _take_back(self, kind: str, id_: int) -> None:
+        """Nobody waits for the answer to `register` any more. The broker may let it in all the
+        same: it would hold an exclusive subscription, a producer's name or keys while the
+        connection lasts.
+        """
+        command: Command = pb.CommandCloseProducer(producer_id=id_)
+        if kind == core.CONSUMER:
+            command = pb.CommandCloseConsumer(consumer_id=id_)
+        self.request(command)
 
     def pause(self) -> None:
         if self._transport is not None and not self.closed:
