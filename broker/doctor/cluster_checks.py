@@ -31,6 +31,7 @@ MUST_AGREE: Final = frozenset(
         *("managedLedgerDefaultEnsembleSize", "managedLedgerDefaultWriteQuorum"),
         *("managedLedgerDefaultAckQuorum", "loadManagerClassName", "metadataStoreUrl"),
         *("loadBalancerEnabled", "brokerDeduplicationEnabled", "defaultNumberOfNamespaceBundles"),
+        "transactionCoordinatorEnabled",
     }
 )
 """What a client may do, or how safe its data are, would depend on who serves its topic."""
