@@ -148,7 +148,7 @@ class IndexTables:
         self.took_s = 0.0
         """Seconds of a processor that it took."""
         self._names = StoredNames(service.resources, added=self._stored, removed=self._deleted)
-        self._subscriptions_of: dict[str, list[str]] = {}  # loaded topics -> names
+        self._subscriptions_of: dict[str, tuple[str, ...]] = {}  # loaded topics -> names
         self._oldest: dict[int, tuple[Position, float]] = {}  # slot -> where, and the figure
         self._places = (
             None if service.sharing is None else BundlePlaces(service.store, service.bundles)
@@ -293,7 +293,7 @@ class IndexTables:
         full = topic.full_name
         self.topics.move(slot, LOADED)
         known = self._subscriptions_of.get(full)
-        if known != (names := list(topic.subscriptions)):
+        if known != (names := tuple(topic.subscriptions)):
             for name in known or ():
                 if name not in topic.subscriptions:
                     self._forget(full, name)
