@@ -16,11 +16,9 @@ from enum import StrEnum
 
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import encode_body, parse_entry_body
-from tests.cluster_tools import get
-from tests.raw_client import ConnectionClosedError, Position, RawClient, encode_command
-from tests.transfers import (
+from magnetar.broker.verify.transfers import (
     Anomaly,
-    Found,
+    FoundAnomaly,
     Seen,
     Sending,
     Transfer,
@@ -28,6 +26,8 @@ from tests.transfers import (
     TransferMessage,
     check_transfers,
 )
+from tests.cluster_tools import get
+from tests.raw_client import ConnectionClosedError, Position, RawClient, encode_command
 from tests.waiting import DEADLINE_S, wait_until
 
 C = pb.BaseCommand
@@ -167,12 +167,12 @@ class TransferClients:
 
     # --- the end
 
-    def found(self) -> list[Found]:
+    def found(self) -> list[FoundAnomaly]:
         """After ``stop``: what is wrong. Waits for what is still under way at the brokers."""
         ends = {topic: self._send_last(topic) for topic in (*self.topics, self.all_topic)}
         for topic, end in ends.items():
             self.history.final[topic] = self._read_final(topic, end)
-        found: list[Found] = []
+        found: list[FoundAnomaly] = []
 
         def all_returned() -> bool:
             for topic in self.topics:

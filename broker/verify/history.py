@@ -34,6 +34,7 @@ class Rule(StrEnum):
     KEY_AT_TWO = "key-at-two"
     WRONG_PLACE = "wrong-place"
     NOT_TOLD = "not-told"
+    TRANSACTION = "transaction"
 
 
 PROMISES: Final[dict[Rule, str]] = {
@@ -60,6 +61,8 @@ PROMISES: Final[dict[Rule, str]] = {
     Rule.WRONG_PLACE: "A seek puts a subscription where it was told to, and a reader begins there: "
     "nothing from before comes.",
     Rule.NOT_TOLD: "A consumer that was let in is served, or told that it is closed.",
+    Rule.TRANSACTION: "All messages and acknowledgements of a committed transaction count, and not "
+    "before its commit; of another one none do.",
 }
 
 

@@ -1,7 +1,7 @@
 """Transfers between topics by the cores of transactions: coordinator, buffers, acknowledgements.
 
 Between them messages are lost, late and repeated; each of them ends at any step, with what it had
-stored and any beginning of what it was storing. The history is for ``tests/transfers.py``.
+stored and any beginning of what it was storing. The history is for ``broker/verify/transfers.py``.
 """
 
 import itertools
@@ -43,12 +43,8 @@ from magnetar.broker.transaction.pending_acks import (
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.broker.transaction.transaction_records_pb2 import PendingAckRecord
 from magnetar.broker.transaction.view import TransactionView
-from magnetar.managed_ledger.cursor.ack_state import AckState, mask_to_words
-from magnetar.managed_ledger.entry_batch import EntryBatch
-from magnetar.managed_ledger.managed_ledger_info import LedgerOffsets
-from magnetar.managed_ledger.position import Position
-from tests.transfers import (
-    Found,
+from magnetar.broker.verify.transfers import (
+    FoundAnomaly,
     Seen,
     Sending,
     Transfer,
@@ -56,6 +52,10 @@ from tests.transfers import (
     TransferMessage,
     check_transfers,
 )
+from magnetar.managed_ledger.cursor.ack_state import AckState, mask_to_words
+from magnetar.managed_ledger.entry_batch import EntryBatch
+from magnetar.managed_ledger.managed_ledger_info import LedgerOffsets
+from magnetar.managed_ledger.position import Position
 
 STEPS: Final = 2500
 TTL_MS: Final = 600
@@ -98,7 +98,7 @@ class TransferWorld:
         if not self.is_calm and self.rng.random() < 0.03:
             self.wire.append(call)
 
-    def run(self) -> list[Found]:
+    def run(self) -> list[FoundAnomaly]:
         for _ in range(STEPS):
             self.step()
         self.heal()

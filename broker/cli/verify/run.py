@@ -15,6 +15,11 @@ from magnetar.broker.cli.profiles import ClusterTarget
 from magnetar.broker.cli.verify.attempts import NoProgressError, retried
 from magnetar.broker.cli.verify.cluster_admin import ClusterAdmin, MessagesRemovedError
 from magnetar.broker.cli.verify.topic_check import Surroundings, TopicCheck
+from magnetar.broker.cli.verify.transfer_check import (
+    TRANSFER_TOPICS,
+    TransferCheck,
+    has_transactions,
+)
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.verify.plan import PLAIN, TOPICS, TopicPlan
 from magnetar.broker.verify.verdict import EARLY_MS_MAX, TopicVerdict, check_topic
@@ -68,8 +73,8 @@ async def run_rounds(
     """Raises CliError, BrokerError: the cluster can't be used at all."""
     outcome = Outcome(settings, target.service_url, time.time())
     begun_s = time.monotonic()
-    async with CommandClient(target):
-        """It answers, and lets us in."""
+    async with CommandClient(target) as client:  # it answers, and lets us in
+        transfers = await has_transactions(client)
     admin = ClusterAdmin(target, settings.request_timeout_s)
     early_ms_max = EARLY_MS_MAX
     try:
@@ -86,7 +91,7 @@ async def run_rounds(
         target, admin, settings.patience_s, early_ms_max, await _in_parts(admin, outcome)
     )
     while not outcome.rounds or time.monotonic() - begun_s < settings.seconds:
-        round_ = _Round(around, settings, outcome)
+        round_ = _Round(around, settings, outcome, transfers=transfers)
         try:
             await round_.run()
         except NoProgressError as error:
@@ -112,8 +117,16 @@ async def _in_parts(admin: ClusterAdmin, outcome: Outcome) -> bool:
 
 
 class _Round:
-    def __init__(self, around: Surroundings, settings: VerifySettings, outcome: Outcome) -> None:
-        self.around = around
+    def __init__(
+        self,
+        around: Surroundings,
+        settings: VerifySettings,
+        outcome: Outcome,
+        *,
+        transfers: bool,
+    ) -> None:
+        """``transfers``: the cluster has transactions."""
+        self.around, self._transfers = around, transfers
         self._settings, self._outcome = settings, outcome
         self._made: list[tuple[TopicName, TopicPlan]] = []
 
@@ -128,6 +141,8 @@ class _Round:
                 work += [check.run() for check in begun]
                 if added:
                     work.append(self._grow(topic, plan, begun, added))
+            transfers = await self._begin_transfers()
+            work += [each.run() for each in transfers]
             tasks = [asyncio.ensure_future(each) for each in work]
             try:
                 await asyncio.gather(*tasks)
@@ -139,6 +154,9 @@ class _Round:
                 self._outcome.verdicts.append(check_topic(check.history, self.around.early_ms_max))
                 self._outcome.disturbances.update(check.disturbances)
                 self._outcome.waits += check.waits
+            for each in transfers:
+                self._outcome.verdicts.append(each.verdict())
+                self._outcome.disturbances.update(each.disturbances)
         finally:
             await self._remove()
 
@@ -162,6 +180,21 @@ class _Round:
                 self.around = replace(self.around, admin=None)
         if self.around.admin is None:
             self._made = [(topic_name(f"persistent://{prefix}-{PLAIN.name}"), PLAIN)]
+
+    async def _begin_transfers(self) -> list[TransferCheck]:
+        """One, where there are transactions and we may make its topics."""
+        if self.around.admin is None or not self._transfers:
+            return []
+        topics, prefix = list[TopicName](), f"{self._settings.namespace}/verify-"
+        for number in range(TRANSFER_TOPICS):
+            name = f"persistent://{prefix}{secrets.token_hex(4)}-transfers-{number}"
+            topic = topic_name(name)
+            self._made.append((topic, PLAIN))
+            await self.around.admin.create(topic, PLAIN, self.around.patience_s)
+            topics.append(topic)
+        seed = f"{self._settings.seed}/{self._outcome.rounds}/transfers"
+        count = self._settings.messages // TRANSFER_TOPICS
+        return [TransferCheck(self.around, topics, seed, count)]
 
     def _checks(self, topic: TopicName, plan: TopicPlan) -> list[TopicCheck]:
         if not plan.partitions:

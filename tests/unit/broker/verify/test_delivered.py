@@ -289,10 +289,10 @@ def test_a_planted_fault_is_named(kind: SubscriptionType, events: list[Event], r
 
 
 def test_each_rule_has_a_planted_fault() -> None:
-    """Those about stored messages are in ``test_stored``."""
+    """Those about stored messages are in ``test_stored``, of transactions in ``test_transfers``."""
     named = {rule for *_, rule in FAULTS}
     about_stored = {Rule.LOST, Rule.MOVED, Rule.DUPLICATED, Rule.INVENTED, Rule.DAMAGED}
-    assert named | about_stored == set(Rule)
+    assert named | about_stored | {Rule.TRANSACTION} == set(Rule)
 
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, KEY_SHARED])

@@ -2,7 +2,8 @@
 
 A transfer takes messages of a subscription, sends others to other topics, and acknowledges what it
 took, in one transaction. Everything happens at a *tick*: a number that grows, of one process that
-saw it all. Pure: ``TransferChecker`` is used by chaos, by tests that kill, and by the simulation.
+saw it all. Pure: ``check_transfers`` is used by `magnetar verify`, by chaos, by tests
+that kill, and by the simulation.
 
 Two transfers may lie between each other's messages in a topic, as with Pulsar: isolation is read
 committed. So of Elle's graph of dependencies the edges "reads what the other wrote" must have no
@@ -95,14 +96,14 @@ class TransferHistory:
     left: dict[str, set[TransferMessage]] = field(default_factory=dict)
 
 
-class Found(NamedTuple):
+class FoundAnomaly(NamedTuple):
     """What is wrong, and with what."""
 
     anomaly: Anomaly
     text: str
 
 
-def check_transfers(history: TransferHistory) -> list[Found]:
+def check_transfers(history: TransferHistory) -> list[FoundAnomaly]:
     """Everything that is wrong; none of it: []."""
     return list(_Checker(history).check())
 
@@ -131,7 +132,7 @@ class _Checker:
         left = self._history.left.get(message.topic)
         return left is not None and message not in left
 
-    def check(self) -> Iterator[Found]:
+    def check(self) -> Iterator[FoundAnomaly]:
         yield from self._check_final()
         yield from self._check_effects()
         yield from self._check_taken()
@@ -143,20 +144,20 @@ class _Checker:
 
     # --- what is there at the end
 
-    def _check_final(self) -> Iterator[Found]:
+    def _check_final(self) -> Iterator[FoundAnomaly]:
         for topic, messages in self._history.final.items():
             if messages is None:
-                yield Found(Anomaly.STUCK, topic)
+                yield FoundAnomaly(Anomaly.STUCK, topic)
                 continue
             for message, count in Counter(messages).items():
                 if count > 1:
-                    yield Found(Anomaly.STORED_TWICE, f"{message}: {count} times")
+                    yield FoundAnomaly(Anomaly.STORED_TWICE, f"{message}: {count} times")
                 if (wrong := self._not_committed(message)) is not None:
-                    yield Found(Anomaly.DIRTY, f"{message} is stored: {wrong}")
+                    yield FoundAnomaly(Anomaly.DIRTY, f"{message} is stored: {wrong}")
             yield from self._check_order(messages)
         for message, sending in self._history.sendings.items():
             if sending.transfer is None and sending.receipt is not None and self._misses(message):
-                yield Found(Anomaly.LOST, f"{message} had a receipt")
+                yield FoundAnomaly(Anomaly.LOST, f"{message} had a receipt")
 
     def _misses(self, message: TransferMessage) -> bool:
         return message.topic in self._known and message not in self._stored
@@ -169,53 +170,53 @@ class _Checker:
             return f"transfer {sending.transfer} was never committed"
         return None
 
-    def _check_order(self, messages: list[TransferMessage]) -> Iterator[Found]:
+    def _check_order(self, messages: list[TransferMessage]) -> Iterator[FoundAnomaly]:
         """What was asked for after the receipt of a message that lies behind it."""
         first: tuple[int, TransferMessage] | None = None  # receipt among those behind
         for message in reversed(messages):
             if (sending := self._history.sendings.get(message)) is None:
                 continue
             if first is not None and sending.asked > first[0]:
-                yield Found(Anomaly.REORDERED, f"{message} lies in front of {first[1]}")
+                yield FoundAnomaly(Anomaly.REORDERED, f"{message} lies in front of {first[1]}")
             if sending.receipt is not None and (first is None or sending.receipt < first[0]):
                 first = sending.receipt, message
 
     # --- all or nothing
 
-    def _check_effects(self) -> Iterator[Found]:
+    def _check_effects(self) -> Iterator[FoundAnomaly]:
         for number in sorted(self._committed):
             transfer = self._history.transfers[number]
             is_told = transfer.committed is not None
             for message in filter(self._misses, transfer.sent):
                 kind = Anomaly.LOST if is_told else Anomaly.SPLIT
-                yield Found(kind, f"{message} of transfer {number}")
+                yield FoundAnomaly(kind, f"{message} of transfer {number}")
             for message in transfer.taken:
                 if message in self._history.left.get(message.topic, ()):
                     kind = Anomaly.RETURNED if is_told else Anomaly.SPLIT
-                    yield Found(kind, f"transfer {number} acknowledged {message}")
+                    yield FoundAnomaly(kind, f"transfer {number} acknowledged {message}")
 
-    def _check_taken(self) -> Iterator[Found]:
+    def _check_taken(self) -> Iterator[FoundAnomaly]:
         for message in sorted(self._stored):
             takers = [x for x in self._takers[message] if x in self._committed]
             if len(takers) > 1:
-                yield Found(Anomaly.TAKEN_TWICE, f"{message}: by {takers}")
+                yield FoundAnomaly(Anomaly.TAKEN_TWICE, f"{message}: by {takers}")
             elif not takers and self._is_gone(message):
-                yield Found(Anomaly.NOT_RETURNED, str(message))
+                yield FoundAnomaly(Anomaly.NOT_RETURNED, str(message))
 
     # --- what was seen on the way
 
-    def _check_seen(self, seen: Iterable[Seen], who: str) -> Iterator[Found]:
+    def _check_seen(self, seen: Iterable[Seen], who: str) -> Iterator[FoundAnomaly]:
         for message, tick, _ in seen:
             if (wrong := self._not_committed(message)) is not None:
-                yield Found(Anomaly.DIRTY, f"{who} got {message}: {wrong}")
+                yield FoundAnomaly(Anomaly.DIRTY, f"{who} got {message}: {wrong}")
                 continue
             sending = self._history.sendings[message]
             if sending.transfer is not None:
                 asked = self._history.transfers[sending.transfer].commit_asked
                 if asked is None or tick < asked:
-                    yield Found(Anomaly.EARLY, f"{who} got {message} of {sending.transfer}")
+                    yield FoundAnomaly(Anomaly.EARLY, f"{who} got {message} of {sending.transfer}")
 
-    def _check_reader(self, name: str, seen: list[Seen]) -> Iterator[Found]:
+    def _check_reader(self, name: str, seen: list[Seen]) -> Iterator[FoundAnomaly]:
         yield from self._check_seen(seen, name)
         if not seen or (final := self._history.final[seen[0].message.topic]) is None:
             return
@@ -224,24 +225,26 @@ class _Checker:
         for message, _, _ in seen:
             place = places.get(message)
             if place is None:
-                yield Found(Anomaly.LOST, f"{name} got {message}, which is gone")
+                yield FoundAnomaly(Anomaly.LOST, f"{name} got {message}, which is gone")
                 continue
             if place != expected:
                 kind = Anomaly.SKIPPED if place > expected else Anomaly.REORDERED
-                yield Found(kind, f"{name} got {message}, number {place}, as number {expected}")
+                yield FoundAnomaly(
+                    kind, f"{name} got {message}, number {place}, as number {expected}"
+                )
             expected = place + 1
 
-    def _check_returned(self) -> Iterator[Found]:
+    def _check_returned(self) -> Iterator[FoundAnomaly]:
         """After a commit was answered, no new connection is given what it acknowledged."""
         for message, tick, since in self._history.consumed:
             for number in self._takers[message]:
                 committed = self._history.transfers[number].committed
                 if committed is not None and committed < since:
-                    yield Found(Anomaly.RETURNED, f"{message} at {tick}, taken by {number}")
+                    yield FoundAnomaly(Anomaly.RETURNED, f"{message} at {tick}, taken by {number}")
 
     # --- who read from whom
 
-    def _check_cycles(self) -> Iterator[Found]:
+    def _check_cycles(self) -> Iterator[FoundAnomaly]:
         """Transfers are taken away while one reads from none that is left."""
         read_from: dict[int, set[int]] = {}
         for number in self._committed:
@@ -261,7 +264,7 @@ class _Checker:
                 if not read_from[reader]:
                     free.append(reader)
         if read_from:
-            yield Found(Anomaly.CYCLE, f"transfers {sorted(read_from)}")
+            yield FoundAnomaly(Anomaly.CYCLE, f"transfers {sorted(read_from)}")
 
     def _transfer(self, number: int) -> Transfer:
         return self._history.transfers[number]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.transfers import (
+from magnetar.broker.verify.transfers import (
     Anomaly,
     Seen,
     Sending,
