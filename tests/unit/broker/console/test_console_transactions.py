@@ -7,8 +7,13 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from magnetar.broker.console.admin_api import AdminApi, AdminError
+from magnetar.broker.console.console import ClusterLook, Console
 from magnetar.broker.console.pulsar_source import PulsarSource
 from magnetar.broker.console.source import OPEN
 from magnetar.broker.console.transactions_page import listed_row, transaction_row
@@ -165,6 +170,16 @@ class Pulsar(AdminApi):
             return [{"id": each, "brokerServiceUrl": "pulsar://b:6650"} for each in range(4)]
         if number == 0:
             raise AdminError(404, "Transaction coordinator not found! coordinator id : 0")
+        if name == "transactionMetadata/1/7":
+            return {**self.open["(1,7)"], "status": "COMMITTING"}
+        if name == "coordinatorInternalStats/1":
+            stats = {"numberOfEntries": 5, "totalSize": 9, "lastConfirmedEntry": "1:4"}
+            return {
+                "transactionLogStats": {
+                    "managedLedgerName": "log",
+                    "managedLedgerInternalStats": {**stats, "ledgers": [{}]},
+                }
+            }
         if name == "coordinatorStats":
             return {"state": "Ready", "ongoingTxnSize": 9_999_999 if number == 3 else 120}
         assert name == "slowTransactions/0"
@@ -196,6 +211,27 @@ async def test_pulsar_lists_them_without_pages_of_its_own() -> None:
             break
     assert seen == [f"(1,{n})" for n in reversed(range(120))], "the oldest first"
     assert (await source.open_transactions("", 0)).rows == []
+
+
+async def test_pages_in_front_of_pulsar() -> None:
+    """It tells less of each: nothing of refused ends."""
+    source = PulsarSource(Pulsar())
+    console = Console(ClusterLook("c", source.product, "4"), lambda _: source)
+
+    async def page(request: Request) -> Response:
+        return await console.respond(request, request.path_params["path"])
+
+    routes = [Route("/console/{path:path}", page)]
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(Starlette(routes=routes)), base_url=LOCAL
+    ) as client:
+        text = await text_of(client, "transactions?coordinator=1")
+        assert "it isn't open" in text
+        assert "Last entry" in text
+        assert len(names_in(text)) == OPEN
+        text = await text_of(client, "transactions/1/7")
+        assert "COMMITTING" in text
+        assert "public/default/t" in text
 
 
 def test_a_line_of_what_a_transaction_has() -> None:
