@@ -32,6 +32,7 @@ from magnetar.bundles.errors import BundleError
 if TYPE_CHECKING:
     from magnetar.broker.service.broker_service import BrokerService
     from magnetar.broker.topic.topic import Topic
+    from magnetar.broker.transaction.async_coordinator import OnEnded
     from magnetar.broker.transaction.transaction_id import TransactionId
 
 logger = logging.getLogger(__name__)
@@ -185,6 +186,23 @@ class TransactionCoordinators:
         await coordinator.close_log()
 
     # --- participants
+
+    def end_nowait(
+        self,
+        participant: tuple[str, ...],
+        transaction: TransactionId,
+        done: OnEnded,
+        *,
+        commit: bool,
+        low_watermark: int,
+    ) -> bool:
+        """See `Participants`."""
+        if (topic := self._service.topics.get(participant[0])) is None:
+            return False
+        found = topic.participant(participant[1] if len(participant) > 1 else None)
+        return found is not None and found.end_nowait(
+            transaction, low_watermark, done, commit=commit
+        )
 
     async def end_partition(
         self, topic: str, transaction: TransactionId, *, commit: bool, low_watermark: int

@@ -442,17 +442,16 @@ class PersistentSubscription(Subscription):
     async def end_transaction(
         self, transaction: TransactionId, low_watermark: int, *, commit: bool
     ) -> None:
-        """Return when the end is durable, and the cursor or the dispatcher has followed.
-
-        Args:
-            low_watermark: all transactions of the same coordinator up to this one have ended.
-
-        Raises:
-            BrokerError: ask again.
-        """
         self.require_settled()
         if self.durable:  # also if it has none yet: its acknowledgements may still come, too late
             await self._begin_transactions().log.end(transaction, low_watermark, commit=commit)
+
+    def end_nowait(
+        self, transaction: TransactionId, low_watermark: int, done: AckDone, *, commit: bool
+    ) -> bool:
+        if self.fenced or self._opened is not None or self.transactions is None:
+            return False
+        return self.transactions.log.end_nowait(transaction, low_watermark, done, commit=commit)
 
     def acknowledged(self, consumer: Consumer | None, entries: int) -> None:
         """Note that a consumer has acknowledged entries, with a transaction that may be open."""

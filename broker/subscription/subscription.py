@@ -38,6 +38,7 @@ from magnetar.managed_ledger.position import Position
 if TYPE_CHECKING:
     from magnetar.broker.dispatch.async_dispatcher import AsyncDispatcher
     from magnetar.broker.topic.topic import Topic
+    from magnetar.broker.transaction.transaction_id import TransactionId
 
 SINGLE_ACTIVE = frozenset((EXCLUSIVE, FAILOVER))
 AckDone = Callable[[BaseException | None], None]
@@ -325,6 +326,24 @@ class Subscription(ABC):
 
     def on_terminated(self) -> None:  # noqa: B027
         """The topic was terminated: consumers are told once everything is acknowledged."""
+
+    async def end_transaction(  # noqa: B027
+        self, transaction: TransactionId, low_watermark: int, *, commit: bool
+    ) -> None:
+        """Return when the end is durable, and the cursor or the dispatcher has followed.
+
+        Args:
+            low_watermark: all transactions of the same coordinator up to this one have ended.
+
+        Raises:
+            BrokerError: ask again.
+        """
+
+    def end_nowait(
+        self, transaction: TransactionId, low_watermark: int, done: AckDone, *, commit: bool
+    ) -> bool:
+        """See `LocalParticipant`."""
+        return False
 
     async def close(self) -> None:
         """Fence, tell the consumers to reconnect, close the cursor."""

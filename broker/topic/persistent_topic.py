@@ -63,6 +63,7 @@ from magnetar.metadata.errors import ValueTooLargeError
 
 if TYPE_CHECKING:
     from magnetar.broker.service.broker_service import BrokerService
+    from magnetar.broker.transaction.async_coordinator import LocalParticipant
 
 logger = logging.getLogger(__name__)
 
@@ -321,30 +322,26 @@ class PersistentTopic(Topic):
             await self._start_transactions(transactions)
         await transactions.end(transaction, low_watermark, commit=commit)
 
-    async def end_acknowledgements(
-        self, subscription: str, transaction: TransactionId, low_watermark: int, *, commit: bool
-    ) -> None:
-        self._check_open()
-        found = self.subscriptions.get(subscription)
-        if isinstance(found, PersistentSubscription):
-            await found.end_transaction(transaction, low_watermark, commit=commit)
+    def participant(self, subscription: str | None) -> LocalParticipant | None:
+        if subscription is None:
+            return None if self.fenced else self.transactions
+        return super().participant(subscription)
 
-    def append_marker(self, head: bytes, body: bytes) -> asyncio.Future[None]:
+    def append_markers(
+        self, heads: list[bytes], bodies: list[bytes | memoryview], on_done: AppendDone
+    ) -> None:
         if self.terminated or self._terminating:
             raise TopicTerminatedError(f"Topic {self.full_name} is terminated")
-        future = asyncio.get_running_loop().create_future()
 
-        def on_done(_: int, first: int, count: int, error: BaseException | None) -> None:
+        def on_stored(ledger_id: int, first: int, count: int, error: BaseException | None) -> None:
+            self._in_flight -= count - 1
             self._answered()
-            if error is None:
-                future.set_result(None)
-                return
-            future.set_exception(PersistenceError(f"{self.full_name}: {error}"))
-            self._on_storage_failure(error)
+            on_done(ledger_id, first, count, error)
+            if error is not None:
+                self._on_storage_failure(error)
 
-        self._in_flight += 1
-        self.append([head], [body], on_done)
-        return future
+        self._in_flight += len(heads)
+        self.append(heads, bodies, on_stored)
 
     def on_transaction_end(self, transaction: TransactionId, *, commit: bool) -> None:
         if self.deduplication is not None:

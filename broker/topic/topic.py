@@ -59,6 +59,7 @@ from magnetar.managed_ledger.position import LATEST, Position
 
 if TYPE_CHECKING:
     from magnetar.broker.service.broker_service import BrokerService
+    from magnetar.broker.transaction.async_coordinator import LocalParticipant
 
 logger = logging.getLogger(__name__)
 
@@ -337,10 +338,26 @@ class Topic(ABC):
             BrokerError: ask again.
         """
 
-    async def end_acknowledgements(  # noqa: B027
+    async def end_acknowledgements(
         self, subscription: str, transaction: TransactionId, low_watermark: int, *, commit: bool
     ) -> None:
         """The same of what a subscription acknowledged in the transaction."""
+        self._check_open()
+        if (found := self.subscriptions.get(subscription)) is not None:
+            await found.end_transaction(transaction, low_watermark, commit=commit)
+
+    def participant(self, subscription: str | None) -> LocalParticipant | None:
+        """What may end a transaction without waiting for anything but its log.
+
+        Args:
+            subscription: None: of the messages.
+
+        Returns:
+            None: there is none now; ask by the methods above.
+        """
+        if self.fenced or subscription is None:
+            return None
+        return self.subscriptions.get(subscription)
 
     @property
     def compacted(self) -> CompactedLedger | None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias, assert_never, cast
@@ -38,6 +38,9 @@ logger = logging.getLogger(__name__)
 OnAnswer: TypeAlias = Callable[[TransactionId | BrokerError], None]
 """Called once with the transaction, or why not; never for a new one above the limit."""
 
+OnEnded: TypeAlias = Callable[[BaseException | None], None]
+"""Called once: the participant has the end, and keeps it; or why it has to be asked again."""
+
 LOG_NAME: Final = "pulsar/system/persistent/__transaction_log_{}"
 _CURSOR: Final = "transaction.subscription"
 _NO_HEADS: Final = HeadsInFront(0)  # entries are records only, as Pulsar's
@@ -55,8 +58,39 @@ _HELD_S: Final = 0.01
 """How long an entry for which nothing waits is kept back, to be appended with the next ones."""
 
 
+class LocalParticipant(Protocol):
+    """A topic or a subscription that is on this broker."""
+
+    def end_nowait(
+        self, transaction: TransactionId, low_watermark: int, done: OnEnded, *, commit: bool
+    ) -> bool:
+        """End a transaction, if nothing but the log has to be waited for.
+
+        Args:
+            low_watermark: all transactions of its coordinator up to this one have ended.
+
+        Returns:
+            False: it has to wait for more; nothing was done, ``done`` isn't called.
+        """
+
+
 class Participants(Protocol):
     """Where messages and acknowledgements of transactions are."""
+
+    def end_nowait(
+        self,
+        participant: tuple[str, ...],
+        transaction: TransactionId,
+        done: OnEnded,
+        *,
+        commit: bool,
+        low_watermark: int,
+    ) -> bool:
+        """Begin the end at a topic, or a topic's subscription, that is here and ready for it.
+
+        Returns:
+            False: it isn't; ``done`` isn't called. Ask by one of the methods below.
+        """
 
     async def end_partition(
         self, topic: str, transaction: TransactionId, *, commit: bool, low_watermark: int
@@ -81,10 +115,14 @@ class EndUnderWay:
 
     Attributes:
         errors: by topic, or topic and subscription: why the last request failed.
+        waiting: participants that haven't answered the last request.
+        failure: the last of their errors.
     """
 
     since_ms: int
     errors: dict[tuple[str, ...], str] = field(default_factory=dict)
+    waiting: int = 0
+    failure: BaseException | None = None
 
 
 class AsyncCoordinator:
@@ -200,7 +238,7 @@ class AsyncCoordinator:
                 case Answer(request, result):
                     cast(OnAnswer, request)(result)
                 case EndParticipants():
-                    self._start_task(self._end(effect))
+                    self._end(effect)
                 case Trim((ledger_id, entry_id)):
                     assert self._cursor is not None
                     self._cursor.ack_cumulative((ledger_id, entry_id - 1))
@@ -240,34 +278,63 @@ class AsyncCoordinator:
 
     # --- participants
 
-    async def _end(self, effect: EndParticipants) -> None:
-        name, participants = effect.transaction, self._participants
-        commit, low_watermark = effect.commits, effect.low_watermark
-        errors = self.ends.setdefault(name.least, EndUnderWay(self._now_ms())).errors
-        end_one = partial(self._end_one, commit=commit, low_watermark=low_watermark)
-        ends = iter(
-            [
-                *(
-                    ((topic,), partial(participants.end_partition, topic, name))
-                    for topic in effect.partitions
-                ),
-                *(
-                    (each, partial(participants.end_subscription, *each, name))
-                    for each in effect.subscriptions
-                ),
+    def _end(self, effect: EndParticipants) -> None:
+        name, commit, low_watermark = effect.transaction, effect.commits, effect.low_watermark
+        participants: list[tuple[str, ...]] = [(topic,) for topic in effect.partitions]
+        participants += effect.subscriptions
+        end = self.ends.setdefault(name.least, EndUnderWay(self._now_ms()))
+        end.waiting, end.failure = len(participants), None
+        if len(participants) <= ENDS_AT_ONCE:  # more would hold the loop
+            participants = [
+                participant
+                for participant in participants
+                if not self._participants.end_nowait(
+                    *(participant, name, partial(self._on_ended, name, participant)),
+                    commit=commit,
+                    low_watermark=low_watermark,
+                )
             ]
-        )
-        found: list[Exception | None] = []
+        left = iter(participants)
+        for _ in range(min(ENDS_AT_ONCE, len(participants))):
+            self._start_task(self._end_some(effect, left))
 
-        async def end_some() -> None:
-            for participant, end in ends:
-                found.append(await end_one(participant, end, errors))
+    async def _end_some(
+        self, effect: EndParticipants, participants: Iterator[tuple[str, ...]]
+    ) -> None:
+        for participant in participants:
+            await self._end_one(effect, participant)
 
-        count = min(ENDS_AT_ONCE, len(effect.partitions) + len(effect.subscriptions))
-        await asyncio.gather(*(end_some() for _ in range(count)))
-        if self.is_closed:
+    async def _end_one(self, effect: EndParticipants, participant: tuple[str, ...]) -> None:
+        topic, subscription = participant[0], participant[1:]
+        participants, name = self._participants, effect.transaction
+        commit, low_watermark = effect.commits, effect.low_watermark
+        error: Exception | None = None
+        try:
+            async with self._outstanding:
+                if subscription:
+                    await participants.end_subscription(
+                        topic, subscription[0], name, commit=commit, low_watermark=low_watermark
+                    )
+                else:
+                    await participants.end_partition(
+                        topic, name, commit=commit, low_watermark=low_watermark
+                    )
+        except Exception as failed:  # whatever it was: it is the participant that must end
+            error = failed
+        self._on_ended(name, participant, error)
+
+    def _on_ended(
+        self, name: TransactionId, participant: tuple[str, ...], error: BaseException | None
+    ) -> None:
+        end = self.ends[name.least]
+        end.waiting -= 1
+        if error is None:
+            end.errors.pop(participant, None)
+        else:
+            end.errors[participant], end.failure = str(error), error
+        if end.waiting or self.is_closed:
             return
-        error = next(filter(None, found), None)
+        error = end.failure
         if error is None:
             del self.ends[name.least]
             self.core.on_participants_done(name.least)
@@ -276,25 +343,6 @@ class AsyncCoordinator:
             text = "the end of transaction %s is sent again: %s"
             logger.warning(text, name, error, exc_info=None if is_known else error)
         self.run()
-
-    async def _end_one(
-        self,
-        participant: tuple[str, ...],
-        end: Callable[..., Coroutine[Any, Any, None]],
-        errors: dict[tuple[str, ...], str],
-        *,
-        commit: bool,
-        low_watermark: int,
-    ) -> Exception | None:
-        """Why it has to be asked again."""
-        try:
-            async with self._outstanding:
-                await end(commit=commit, low_watermark=low_watermark)
-        except Exception as error:  # whatever it was: it is the participant that must end
-            errors[participant] = str(error)
-            return error
-        errors.pop(participant, None)
-        return None
 
     # --- questions
 

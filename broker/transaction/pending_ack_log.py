@@ -118,6 +118,7 @@ class PendingAckLog:
         self._opening: asyncio.Task[None] | None = None
         self._is_new, self._is_closed = is_new, False
         self._recorded = 0  # records of this load
+        self._unsent: list[Buffer] = []  # records of this turn
         self._waiting: deque[tuple[int, AckDone]] = deque()  # for a record
         self._cut: asyncio.Future[None] | None = None  # done when no cut is under way
 
@@ -242,6 +243,16 @@ class PendingAckLog:
         self._answer_after(number, done)
         await ended
 
+    def end_nowait(
+        self, transaction: TransactionId, low_watermark: int, done: AckDone, *, commit: bool
+    ) -> bool:
+        """As ``end``; False if it isn't open: nothing was done, ``done`` isn't called."""
+        if self.ledger is None:
+            return False
+        number = self.core.end(transaction, commit=commit, low_watermark=low_watermark)
+        self._answer_after(number, done)
+        return True
+
     def _require_open(self) -> None:
         if self.ledger is None:
             raise ServiceNotReadyError(f"{self.name} is being opened")
@@ -284,15 +295,20 @@ class PendingAckLog:
 
     def _perform(self) -> None:
         """Perform the core's effects, and those of what they lead to."""
-        bodies: list[Buffer] = []
+        is_first = not self._unsent
         while effects := self.core.take_effects():
             for effect in effects:
                 if isinstance(effect, AppendRecord):
-                    bodies.append(effect.record.SerializeToString())
+                    self._unsent.append(effect.record.SerializeToString())
                 else:
                     self._perform_one(effect)
-        if bodies:
-            assert self.ledger is not None
+        if is_first and self._unsent:
+            asyncio.get_running_loop().call_soon(self._append)
+
+    def _append(self) -> None:
+        """At the end of a turn: its records share an append."""
+        bodies, self._unsent = self._unsent, []
+        if self.ledger is not None and bodies:
             self.ledger.append([b""] * len(bodies), bodies, self._on_appended)
 
     def _perform_one(self, effect: PendingAckEffect) -> None:
@@ -365,6 +381,7 @@ class PendingAckLog:
 
     def _refuse(self, error: BrokerError) -> None:
         waiting, self._waiting = self._waiting, deque()
+        self._unsent.clear()
         for _, done in waiting:
             done(error)
         if self._cut is not None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, Protocol
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from magnetar.broker.errors import (
+    BrokerError,
     NotAllowedError,
     PersistenceError,
     TopicFencedError,
@@ -19,9 +22,13 @@ from magnetar.broker.transaction.stored_ends import ENDS_PROPERTY, stored_ends, 
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.broker.transaction.transaction_records_pb2 import TransactionSnapshot
 from magnetar.broker.transaction.view import TransactionView
-from magnetar.managed_ledger.entry_batch import EntryBatch
+from magnetar.managed_ledger.append_core import AppendDone
+from magnetar.managed_ledger.entry_batch import Buffer, EntryBatch
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.position import Position, format_position
+
+if TYPE_CHECKING:
+    from magnetar.broker.transaction.async_coordinator import OnEnded
 
 logger = logging.getLogger(__name__)
 
@@ -39,11 +46,11 @@ class TransactionalTopic(Protocol):
     ledger: ManagedLedger
     terminated: bool
 
-    def append_marker(self, head: bytes, body: bytes) -> asyncio.Future[None]:
-        """Store an entry of the broker's own; done when it is durable.
+    def append_markers(self, heads: list[bytes], bodies: list[Buffer], on_done: AppendDone) -> None:
+        """Store entries of the broker's own; see `ManagedLedger.append`.
 
         Raises:
-            BrokerError: at once, or by the future: it isn't known to be stored.
+            TopicTerminatedError: ``on_done`` isn't called.
         """
 
     def on_transaction_end(self, transaction: TransactionId, *, commit: bool) -> None:
@@ -51,6 +58,13 @@ class TransactionalTopic(Protocol):
 
     def on_readable(self) -> None:
         """More of the log may be delivered."""
+
+
+@dataclass(slots=True)
+class _Marker:
+    head: bytes
+    body: bytes
+    stored: OnEnded
 
 
 class TopicTransactions:
@@ -80,7 +94,8 @@ class TopicTransactions:
         self.recovered_ms, self.snapshot_ms = (0, 0), 0
         self._looking: asyncio.Task[None] | None = None
         self._is_storing = False
-        self._ends: dict[TransactionId, asyncio.Task[None]] = {}
+        self._ends: dict[TransactionId, asyncio.Future[None]] = {}
+        self._markers: list[_Marker] = []  # to be appended at the end of this turn
 
     # --- beginning
 
@@ -208,7 +223,7 @@ class TopicTransactions:
     async def _store(self, snapshot: TransactionSnapshot) -> None:
         try:
             now_ms = self._now_ms()
-            await self._topic.append_marker(*snapshot_marker(snapshot, now_ms))
+            await self._append(*snapshot_marker(snapshot, now_ms))
             self.snapshot_ms = now_ms
         except Exception as error:  # the log says it all; the next load reads more of it
             logger.info("%s: no snapshot of transactions: %s", self._topic.full_name, error)
@@ -246,13 +261,103 @@ class TopicTransactions:
             BrokerError: ask again.
         """
         await self._end_once(transaction, commit=commit)
-        while (late := self.buffer.on_finished(transaction.most, low_watermark)) is not None:
+        await self._end_late(transaction.most, low_watermark)
+
+    async def _end_late(self, most: int, low_watermark: int) -> None:
+        while (late := self.buffer.on_finished(most, low_watermark)) is not None:
             logger.warning(
                 "%s: aborting transaction %s, which has ended elsewhere: its messages came late",
                 self._topic.full_name,
                 late,
             )
             await self._end_once(late, commit=False)
+
+    def end_nowait(
+        self, transaction: TransactionId, low_watermark: int, done: OnEnded, *, commit: bool
+    ) -> bool:
+        """See `LocalParticipant`."""
+        if self.is_starting or self._topic.terminated or transaction in self._ends:
+            return False
+        self.advance()
+        if self._next() is not None or self.buffer.has_ended(transaction):
+            return False
+        ended = self._ends[transaction] = asyncio.get_running_loop().create_future()
+
+        def finish(error: BaseException | None) -> None:
+            del self._ends[transaction]
+            if error is None:
+                ended.set_result(None)
+            else:
+                ended.set_exception(error)
+                ended.exception()  # perhaps nobody else waits for it
+            done(error)
+
+        def stored(error: BaseException | None) -> None:
+            if error is not None:
+                finish(error)
+                return
+            self.advance()
+            if self._next() is None:
+                self._topic.on_transaction_end(transaction, commit=commit)
+                if self.buffer.on_finished(transaction.most, low_watermark) is None:
+                    finish(None)
+                    return
+            self._run(self._follow(transaction, low_watermark, finish, commit=commit))
+
+        marker = end_marker(transaction, self._now_ms(), commit=commit)
+        self._append_soon(_Marker(*marker, stored))
+        return True
+
+    async def _follow(
+        self, transaction: TransactionId, low_watermark: int, done: OnEnded, *, commit: bool
+    ) -> None:
+        """What comes behind a stored end, where it has to be waited for."""
+        failure: Exception | None = None
+        try:
+            await self._caught_up()
+            self._topic.on_transaction_end(transaction, commit=commit)
+            await self._end_late(transaction.most, low_watermark)
+        except Exception as error:
+            failure = error
+        done(failure)
+
+    def _append_soon(self, marker: _Marker) -> None:
+        """Those of one turn share an append."""
+        if not self._markers:
+            asyncio.get_running_loop().call_soon(self._append_markers)
+        self._markers.append(marker)
+
+    def _append_markers(self) -> None:
+        markers, self._markers = self._markers, []
+        told = iter(markers)
+
+        def on_done(_: int, first: int, count: int, error: BaseException | None) -> None:
+            failure = None if error is None else PersistenceError(f"{name}: {error}")
+            for marker in islice(told, count):
+                marker.stored(failure)
+
+        name = self._topic.full_name
+        bodies: list[Buffer] = [each.body for each in markers]
+        try:
+            self._topic.append_markers([each.head for each in markers], bodies, on_done)
+        except BrokerError as refused:
+            for marker in markers:
+                marker.stored(refused)
+
+    async def _append(self, head: bytes, body: bytes) -> None:
+        """Returns when the marker is stored. Raises BrokerError: that isn't known."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def stored(error: BaseException | None) -> None:
+            if done.done():
+                return  # whoever asked has gone
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        self._append_soon(_Marker(head, body, stored))
+        await done
 
     async def _end_once(self, transaction: TransactionId, *, commit: bool) -> None:
         """However often it is asked for meanwhile."""
@@ -285,6 +390,6 @@ class TopicTransactions:
                 )
             buffer.on_stored_end(transaction, commit=commit)
         else:
-            await self._topic.append_marker(*end_marker(transaction, self._now_ms(), commit=commit))
+            await self._append(*end_marker(transaction, self._now_ms(), commit=commit))
             await self._caught_up()
         self._topic.on_transaction_end(transaction, commit=commit)

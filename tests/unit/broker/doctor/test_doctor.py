@@ -343,6 +343,7 @@ async def test_a_transaction_whose_topic_cant_end_it(
     async def refuse(*_: object, **__: object) -> None:
         raise PersistenceError("no bookie answers")
 
+    monkeypatch.setattr(PersistentTopic, "participant", lambda *_: None)
     monkeypatch.setattr(PersistentTopic, "end_transaction", refuse)
     await subscribed(transactional)
     coordinator = await opened(transactional)

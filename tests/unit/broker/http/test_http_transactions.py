@@ -198,6 +198,7 @@ async def test_an_end_that_a_topic_refuses_is_shown(
     # Not undone below: the broker's clock stands, and a refusal may still be under way.
     monkeypatch.setattr(coordinator_core, "RETRY_MS", 0)
     with monkeypatch.context() as patch:
+        patch.setattr(PersistentTopic, "participant", lambda *_: None)
         patch.setattr(PersistentTopic, "end_transaction", refuse)
         opened.end(commits=True)
         await eventually(lambda: any(x.errors for x in opened.coordinator.ends.values()))
@@ -218,6 +219,7 @@ async def test_an_abort_that_takes_long_is_answered(
     async def wait(*_: object, **__: object) -> None:
         await asyncio.get_running_loop().create_future()
 
+    monkeypatch.setattr(PersistentTopic, "participant", lambda *_: None)
     monkeypatch.setattr(PersistentTopic, "end_transaction", wait)
     monkeypatch.setattr(transactions, "_ABORT_S", 0)
     answer = await client.post("/admin/v3/transactions/abortTransaction/0/0")

@@ -16,6 +16,9 @@ from magnetar.broker.transaction.stored_ends import ENDS_PROPERTY
 from magnetar.broker.transaction.topic_transactions import TRANSACTIONS_PROPERTY
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.managed_ledger import append_path
+from magnetar.managed_ledger.append_core import AppendDone
+from magnetar.managed_ledger.entry_batch import Buffer
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST
 from tests.unit.broker.doubles import Broker, Client, message, receipts
 from tests.unit.broker.topic.test_deduplication import connected, reload, topic_of
@@ -106,7 +109,14 @@ def backlog(topic: PersistentTopic, name: str) -> int:
 
 
 async def end(topic: PersistentTopic, least: int, *, commit: bool, low: int = -1) -> None:
-    await topic.end_transaction(TransactionId(0, least), low, commit=commit)
+    """As a coordinator of this broker asks for it."""
+    transaction, ended = TransactionId(0, least), asyncio.get_running_loop().create_future()
+    found = topic.participant(None)
+    if found is not None and found.end_nowait(transaction, low, ended.set_result, commit=commit):
+        if (error := await ended) is not None:
+            raise error
+    else:
+        await topic.end_transaction(transaction, low, commit=commit)
 
 
 @pytest.mark.parametrize("kind", [SHARED, EXCLUSIVE, pb.CommandSubscribe.Key_Shared])
@@ -224,6 +234,43 @@ async def test_an_end_is_stored_once(broker: Broker) -> None:
     for _ in range(2):
         await end(topic, 3, commit=True)  # it has nothing of this one
     assert topic.ledger.offsets.entry_count == entries + 1
+
+
+async def test_ends_of_one_turn_share_an_append(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, _ = await connected(broker)
+    await store(client, *(sent(least, least) for least in range(10)))
+    topic, appends, append = await topic_of(broker), list[int](), PersistentTopic.append_markers
+
+    def counted(
+        topic: PersistentTopic, heads: list[bytes], bodies: list[Buffer], on_done: AppendDone
+    ) -> None:
+        appends.append(len(heads))
+        append(topic, heads, bodies, on_done)
+
+    monkeypatch.setattr(PersistentTopic, "append_markers", counted)
+    consumer = await Consumer(broker, 6000).subscribe()
+    asked = [end(topic, least, commit=least % 2 == 0) for least in range(10)]
+    again = [topic.end_transaction(TransactionId(0, 3), -1, commit=False) for _ in range(2)]
+    await asyncio.gather(*asked, *again)
+    assert appends == [10]
+    await consumer.sees(0, 2, 4, 6, 8)
+
+
+async def test_an_end_is_known_also_where_its_marker_has_to_be_read(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, _ = await connected(broker)
+    await store(client, sent(0, 1))
+    topic = await topic_of(broker)
+    consumer = await Consumer(broker, 6000).subscribe()
+    monkeypatch.setattr(ManagedLedger, "read_nowait", lambda *_: None)  # the cache is empty
+    await end(topic, 1, commit=True)
+    assert topic.transactions is not None
+    assert not topic.transactions.buffer.open
+    await is_refused(client, sent(1, 1))
+    await consumer.sees(0)
 
 
 async def test_what_came_late_is_aborted_with_the_low_watermark(broker: Broker) -> None:

@@ -30,6 +30,9 @@ class Topics:
         self.ended: list[tuple[object, ...]] = []
         self.refusals = 1
 
+    def end_nowait(self, *_: object, **__: object) -> bool:
+        return False
+
     async def end_partition(
         self, topic: str, transaction: TransactionId, *, commit: bool, low_watermark: int
     ) -> None:

@@ -29,6 +29,9 @@ from magnetar.broker.subscription.persistent_subscription import PersistentSubsc
 from magnetar.broker.topic.persistent_topic import PersistentTopic
 from magnetar.broker.transaction.pending_acks import PendingAck
 from magnetar.broker.transaction.transaction_id import TransactionId
+from magnetar.managed_ledger.append_core import AppendDone
+from magnetar.managed_ledger.entry_batch import Buffer
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST, Position
 from tests.unit.broker.dispatch.builders import FakeSink, settle
 from tests.unit.broker.doubles import Broker, message
@@ -107,7 +110,14 @@ async def ack(
 
 
 async def end(broker: Broker, transaction: TransactionId, *, commit: bool, low: int = -1) -> None:
-    await (await subscription_of(broker)).end_transaction(transaction, low, commit=commit)
+    """As a coordinator of this broker asks for it."""
+    subscription = await subscription_of(broker)
+    ended = asyncio.get_running_loop().create_future()
+    if subscription.end_nowait(transaction, low, ended.set_result, commit=commit):
+        if (error := await ended) is not None:
+            raise error
+    else:
+        await subscription.end_transaction(transaction, low, commit=commit)
     await settle()
 
 
@@ -340,6 +350,26 @@ async def test_a_reset_is_not_undone_by_a_replay(broker: Broker) -> None:
     await subscription.reset(positions[1])
     await reload(broker)
     assert (await subscription_of(broker)).backlog == 4
+
+
+async def test_acknowledgements_and_ends_of_one_turn_share_an_append(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    positions = await filled(broker)
+    await ack(broker, X, positions[0])
+    appends, append = list[int](), ManagedLedger.append
+
+    def counted(
+        log: ManagedLedger, heads: list[bytes], bodies: list[Buffer], done: AppendDone
+    ) -> None:
+        if log.name == LOG:
+            appends.append(len(bodies))
+        append(log, heads, bodies, done)
+
+    monkeypatch.setattr(ManagedLedger, "append", counted)
+    await asyncio.gather(*(ack(broker, Y, position) for position in positions[1:4]))
+    await asyncio.gather(end(broker, X, commit=True), end(broker, Y, commit=True))
+    assert appends == [3, 2]
 
 
 async def test_the_answer_to_a_client_has_the_transaction(broker: Broker) -> None:

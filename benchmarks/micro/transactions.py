@@ -1,0 +1,174 @@
+"""Transactions of one message in one process, from a client's bytes to the answer of its commit.
+
+Run: python -m benchmarks.micro.transactions [--profile]
+
+Printed for 1 and for 64 transactions at once: microseconds of a transaction, writes to the client's
+socket and appends, then the calls of Python functions by part. Ledgers are in memory, so this is
+the broker's own work but for sockets and disks. Calls don't depend on what else the machine does.
+"""
+
+import argparse
+import asyncio
+import cProfile
+import pstats
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from tests.unit.broker.doubles import Broker, Client, message
+
+ROUNDS: Final = 30
+TOPIC: Final = "persistent://public/default/t"
+SUBSCRIPTION: Final = "s"
+_ROOT: Final = Path(__file__).resolve().parents[2]
+_PARTS: Final = (
+    ("broker/connection/", "connection"),
+    ("broker/protocol/", "connection"),
+    ("broker/transaction/coordinator", "coordinator"),
+    ("broker/transaction/async_coordinator", "coordinator"),
+    ("broker/transaction/transaction_", "coordinator"),
+    ("broker/service/", "service"),
+    ("broker/cluster/", "service"),
+    ("broker/transaction/", "topic"),
+    ("broker/", "topic"),
+    ("managed_ledger/", "managed ledger"),
+    ("bookkeeper/", "bookkeeper"),
+)
+
+
+class Loads:
+    """One client with a producer that has begun so many transactions."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._sequence = 0
+
+    async def run(self, count: int) -> None:
+        """So many transactions, each step of all of them in one read."""
+        news = [self._new() for _ in range(count)]
+        names = [x.newTxnResponse.txnid_least_bits for x in await self._ask(news)]
+        await self._ask(map(_add, names))
+        frames = b"".join(self._send(name) for name in names)
+        self.client.feed(frames)
+        await self._answers(count)
+        await self._ask(map(_commit, names))
+
+    async def _ask(self, commands: Iterable[pb.BaseCommand]) -> list[pb.BaseCommand]:
+        asked = list(commands)
+        self.client.send(*asked)
+        return await self._answers(len(asked))
+
+    async def _answers(self, count: int) -> list[pb.BaseCommand]:
+        """Unlike the client's ``receive`` it makes no turns of its own."""
+        found: list[pb.BaseCommand] = []
+        while len(found) < count:
+            await asyncio.sleep(0)
+            found += self.client.take()
+        return found
+
+    def _new(self) -> pb.BaseCommand:
+        command = pb.BaseCommand(type=pb.BaseCommand.NEW_TXN)
+        command.newTxn.request_id = next(self.client.request_ids)
+        command.newTxn.txn_ttl_millis = 60_000
+        command.newTxn.tc_id = 0
+        return command
+
+    def _send(self, least: int) -> bytes:
+        self._sequence += 1
+        return message(self._sequence, bytes(1024), txnid_most_bits=0, txnid_least_bits=least)
+
+
+def _add(least: int) -> pb.BaseCommand:
+    command = pb.BaseCommand(type=pb.BaseCommand.ADD_PARTITION_TO_TXN)
+    add = command.addPartitionToTxn
+    add.request_id, add.txnid_most_bits, add.txnid_least_bits = 1, 0, least
+    add.partitions.append(TOPIC)
+    return command
+
+
+def _commit(least: int) -> pb.BaseCommand:
+    command = pb.BaseCommand(type=pb.BaseCommand.END_TXN)
+    end = command.endTxn
+    end.request_id, end.txnid_most_bits, end.txnid_least_bits = 1, 0, least
+    end.txn_action = pb.COMMIT
+    return command
+
+
+async def _connect(broker: Broker) -> Loads:
+    client = broker.client()
+    await client.receive_one()
+    command = pb.BaseCommand(type=pb.BaseCommand.TC_CLIENT_CONNECT_REQUEST)
+    command.tcClientConnectRequest.request_id = 1
+    command.tcClientConnectRequest.tc_id = 0
+    client.send(command)
+    await client.receive_one()
+    await client.produce(TOPIC)
+    return Loads(client)
+
+
+class Calls:
+    """Calls of Python functions by part of the broker, and appends to logs."""
+
+    def __init__(self) -> None:
+        self.of = Counter[str]()
+        self.appends = 0
+
+    def __enter__(self) -> "Calls":
+        sys.setprofile(self._on_event)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _on_event(self, frame: FrameType, event: str, _: Any) -> None:
+        if event != "call":
+            return
+        code = frame.f_code
+        self.appends += code is ManagedLedger.append.__code__
+        name = code.co_filename.removeprefix(f"{_ROOT}/").removeprefix("magnetar/")
+        part = next((part for start, part in _PARTS if name.startswith(start)), "")
+        if part:
+            self.of[part] += 1
+        elif "asyncio" in name:
+            self.of["asyncio"] += 1
+
+
+async def main(*, profile: bool) -> None:
+    broker = await Broker(transaction_coordinator_enabled=True).start()
+    loads = await _connect(broker)
+    await loads.run(1)
+    for at_once in (1, 64):
+        best_s, count = float("inf"), 64 // at_once
+        for _ in range(ROUNDS):
+            began = time.process_time()
+            for _ in range(count):
+                await loads.run(at_once)
+            best_s = min(best_s, time.process_time() - began)
+        writes = loads.client.transport.writes
+        with Calls() as calls:
+            for _ in range(count):
+                await loads.run(at_once)
+        writes = loads.client.transport.writes - writes
+        print(
+            f"{at_once} at once: {best_s / 64 * 1e6:.0f} us, {writes / 64:.2f} writes,"
+            f" {calls.appends / 64:.2f} appends, {calls.of.total() / 64:.0f} calls:",
+            ", ".join(f"{part} {n / 64:.0f}" for part, n in sorted(calls.of.items())),
+        )
+    if profile:
+        with cProfile.Profile() as measured:
+            for _ in range(ROUNDS):
+                await loads.run(64)
+        pstats.Stats(measured).sort_stats("tottime").print_stats(45)
+    await broker.close()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--profile", action="store_true", help="functions by their own time")
+    asyncio.run(main(profile=parser.parse_args().profile))
