@@ -58,6 +58,7 @@ async function search() {
   }
   if (number !== asked || document.activeElement !== field) return; // more was typed since
   const fresh = new DOMParser().parseFromString(text, "text/html");
+  const chosen = options()[at]?.href; // among those of the text before
   let first = 0;
   const boxes = [...fresh.querySelectorAll("[data-group]")].filter((each) => each.querySelector("a"));
   list.replaceChildren(...boxes.map((each) => {
@@ -68,7 +69,7 @@ async function search() {
   said.textContent = first ? `${first} found` : "Nothing found";
   at = -1;
   open(first > 0);
-  choose(0);
+  choose(Math.max(0, options().findIndex((each) => each.href === chosen)));
 }
 
 function onKey(event) {
