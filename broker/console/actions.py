@@ -180,6 +180,13 @@ def _expire(subject: Subject, text: str) -> Call:
     return Call("POST", path, _command("expire-messages", subject, "-t", text.strip()))
 
 
+def _skip(subject: Subject, text: str) -> Call:
+    count = text.strip()
+    if not (count.isascii() and count.isdecimal() and 0 < len(count) < 10):
+        raise ActionError("a number of messages: 1, 100")
+    return Call("POST", f"{subject.path}/skip/{count}", _command("skip", subject, "-n", count))
+
+
 def _simple(method: str, tail: str, words: str) -> Callable[[Subject, Any], Call]:
     return lambda subject, _: Call(method, subject.path + tail, _command(words, subject))
 
@@ -202,6 +209,18 @@ SUBSCRIPTION_ACTIONS: Final[tuple[Action[Subject], ...]] = (
         "Skip all",
         _skipped,
         _simple("POST", "/skip_all", "clear-backlog"),
+        is_costly=True,
+        tab="subscriptions",
+    ),
+    Action(
+        "skip-some",
+        "Skip messages",
+        lambda subject: (
+            f"The next messages count as acknowledged by {subject.subscription}, "
+            f"which has {plural(_backlog(subject), 'message')} unread. A batch counts as one."
+        ),
+        _skip,
+        _text("How many", "1"),
         is_costly=True,
         tab="subscriptions",
     ),

@@ -51,6 +51,20 @@ async def test_a_step_says_what_it_loses_and_what_does_the_same(client: httpx.As
     assert await backlog(client) == 3
 
 
+async def test_some_messages_are_skipped(client: httpx.AsyncClient) -> None:
+    path = f"{PAGE}/do/skip-some?subscription=billing"
+    page = await client.get(path)
+    assert "topics skip persistent://public/default/orders -s billing -n 1" in page.text
+    assert "billing, which has 3 messages unread." in page.text
+    token = token_in(page)
+    for wrong in ("all", "-1"):
+        refused = await client.post(path, data={"token": token, "value": wrong})
+        assert refused.status_code == 400
+        assert "a number of messages" in refused.text
+    assert (await client.post(path, data={"token": token, "value": "2"})).status_code == 303
+    assert await backlog(client) == 1
+
+
 async def test_skip_and_reset(client: httpx.AsyncClient) -> None:
     path = f"{PAGE}/do/skip?subscription=billing"
     token = token_in(await client.get(path))
