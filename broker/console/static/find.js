@@ -53,8 +53,7 @@ async function search() {
     if (answer.redirected) return location.reload(); // to the login
     text = await answer.text();
   } catch (error) {
-    console.debug(error);
-    return;
+    return console.debug(error);
   }
   if (number !== asked || document.activeElement !== field) return; // more was typed since
   const fresh = new DOMParser().parseFromString(text, "text/html");

@@ -69,10 +69,7 @@ class Follow {
     if (this.#next) url.searchParams.set("position", this.#next);
     const headers = { "Magnetar-Fragment": "1", Accept: "application/x-ndjson" };
     const answer = await fetch(url, { headers, cache: "no-store", signal });
-    if (answer.redirected) {
-      location.reload(); // to the login
-      return false;
-    }
+    if (answer.redirected) return location.reload(); // to the login
     if (!answer.ok) {
       if (answer.status >= 500 && answer.status !== 501) throw new Error(await answer.text());
       this.#want(false, await answer.text());
@@ -91,10 +88,7 @@ class Follow {
 
   #show(items) {
     const rows = document.createDocumentFragment();
-    for (const each of items) {
-      if ("next" in each) this.#count(each);
-      else rows.prepend(row(each));
-    }
+    for (const each of items) "next" in each ? this.#count(each) : rows.prepend(row(each));
     if (!rows.firstChild) return;
     document.getElementById("follow-table").hidden = false;
     this.#rows.prepend(rows);
