@@ -20,21 +20,31 @@ from magnetar.broker.migration.conversion import (
     is_left,
     list_for_pulsar,
     unacknowledged,
+    without_property,
 )
 from magnetar.broker.migration.doomed_ledgers import (
     begin_making,
-    begun_making,
     delete_doomed,
+    delete_unnamed,
     doom,
+    end_all_making,
     end_making,
     is_doomed,
     note,
     noted,
+    nothing_named,
 )
 from magnetar.broker.migration.errors import MigrationError, PulsarFormatError
-from magnetar.broker.migration.forward import DOCUMENTS, NAMES, is_left_document
+from magnetar.broker.migration.forward import (
+    ASSIGNED_COORDINATORS,
+    DOCUMENTS,
+    MANAGED_LEDGER,
+    NAMES,
+    is_left_document,
+)
 from magnetar.broker.migration.ledger_access import MARK, LedgerAccess
 from magnetar.broker.migration.marker import Marker, Serving
+from magnetar.broker.migration.own_logs import COORDINATORS, OwnLogs
 from magnetar.broker.migration.policy_events import EVENTS_TOPIC, PolicyEvent, encode_event
 from magnetar.broker.migration.pulsar_cluster import (
     PulsarCluster,
@@ -52,11 +62,25 @@ from magnetar.broker.migration.pulsar_schemas import (
     schema_entry,
 )
 from magnetar.broker.migration.swap_report import Kind, SwapFinding, SwapReport
-from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.migration.system_events import event_entry
+from magnetar.broker.migration.transactions import (
+    COORDINATOR_LOG,
+    INDEXES,
+    SCHEMA_PROPERTIES,
+    SNAPSHOT_SCHEMA,
+    SNAPSHOTS,
+    TopicSnapshots,
+    abort_late,
+    open_text,
+    unended,
+)
+from magnetar.broker.protocol.topic_name import PENDING_ACK_SUFFIX, TopicName
 from magnetar.broker.resources.resources import MANAGED_LEDGERS, TOPIC_POLICIES, topic_of_policies
-from magnetar.broker.schema.definition import StoredSchema
+from magnetar.broker.schema.definition import SchemaDefinition, StoredSchema
 from magnetar.broker.schema.history import SchemaHistory
 from magnetar.broker.schema.registry import SCHEMAS
+from magnetar.broker.transaction.async_coordinator import MAX_SEQUENCE_PROPERTY
+from magnetar.broker.transaction.pending_ack_log import PENDING_ACKS
 from magnetar.managed_ledger.cursor.cursor_store import NO_LEDGER as IN_NODE
 from magnetar.managed_ledger.managed_ledger_info import ManagedLedgerInfo
 from magnetar.managed_ledger.offload.context import CopyState
@@ -65,7 +89,7 @@ from magnetar.metadata.paths import decode_name, encode_name, join
 from magnetar.metadata.store import CREATE_ONLY, VALUE_BYTES_MAX, MetadataStore
 
 _PERSISTENT: Final = "persistent"
-_MANAGED_LEDGER: Final = {"application": b"pulsar", "component": b"managed-ledger"}
+_EVENT_BYTES_MAX: Final = 5_000_000  # what Pulsar's brokers read
 _SCHEMA: Final = {"application": b"pulsar", "component": b"schema"}
 
 
@@ -105,6 +129,7 @@ class Backward:
     ) -> None:
         self._pulsar, self._ours, self._ledgers = pulsar, ours, ledgers
         self._now_ms, self._write, self._accept_loss = now_ms, write, accept_loss
+        self._own = OwnLogs(ours, ledgers, now_ms)
         self._unnamed = set[int]()  # ledgers that nodes named before this run
         self._named = set[int]()  # those that nodes name after it
         self._noted = set[int]()
@@ -130,6 +155,7 @@ class Backward:
         if self._write:
             await self._begin(begun)
             await self._documents()
+        await self._coordinators()
         for namespace in await self._namespaces():
             await self._namespace(namespace, is_done=namespace <= done)
             if self._write and namespace > done:
@@ -151,6 +177,7 @@ class Backward:
         elif begun.serving is not Serving.TO_MAGNETAR:
             return False
         if self._write:
+            await delete_unnamed(self._ours, self._ledgers, nothing_named)
             await self._admit()
         return True
 
@@ -161,25 +188,13 @@ class Backward:
             await marker.check_none_live(self._ours, "brokers of Magnetar")
             await marker.refuse_pulsar(self._pulsar.store)
             await marker.check_none_live(self._pulsar.store, "brokers of Pulsar")
-            if not self._accept_loss:
-                looked = Backward(
-                    self._pulsar, self._ours, self._ledgers, self._now_ms, write=False
-                )
-                (await looked.run()).refuse(accept_loss=False)
+            looked = Backward(self._pulsar, self._ours, self._ledgers, self._now_ms, write=False)
+            (await looked.run()).refuse(accept_loss=self._accept_loss)
         except MigrationError:
             await marker.write_marker(self._ours, begun)
             raise
-        await self._delete_unnamed()
-
-    async def _delete_unnamed(self) -> None:
-        """Ledgers that a run has made which ended before a node named them."""
-        paths = await begun_making(self._ours)
-        if paths:
-            for ledger_id, mark in (await self._ledgers.marked(paths)).items():
-                if ledger_id not in await self._named_at(paths[mark]):
-                    await self._ledgers.delete([ledger_id])
-        for mark in paths:
-            await end_making(self._ours, mark)
+        await delete_unnamed(self._ours, self._ledgers, self._named_at)
+        await end_all_making(self._ours)
 
     async def _named_at(self, path: str) -> set[int]:
         """Ledgers of the locator of a schema, or of a topic's list."""
@@ -231,7 +246,8 @@ class Backward:
         """A document that we don't have: deleted meanwhile, or left there."""
         for name in await self._pulsar.store.children(path):
             await self._drop(join(path, name))
-        if not is_left_document(path) and not await self._pulsar.store.children(path):
+        is_kept = is_left_document(path) or path == ASSIGNED_COORDINATORS
+        if not is_kept and not await self._pulsar.store.children(path):
             await self._pulsar.store.delete(path)
 
     # --- topics
@@ -243,8 +259,12 @@ class Backward:
         topics = {topic_of_log(f"{logs}/{each}") for each in theirs}
         topics |= {TopicName.from_ml_name(f"{logs}/{each}") for each in ours}
         wanted = [topic for topic in topics if not is_left(namespace, topic.local)]
+        snapshots = TopicSnapshots(
+            await self._pulsar.last_records(namespace, SNAPSHOTS),
+            await self._pulsar.last_records(namespace, INDEXES),
+        )
         for some in groups_of(sorted(wanted, key=str)):
-            changes = await gather(self._change(topic) for topic in some)
+            changes = await gather(self._change(topic, snapshots) for topic in some)
             if self._write:
                 await self._note()
                 await gather(self._put(each, is_done=is_done) for each in changes)
@@ -255,13 +275,16 @@ class Backward:
                 await self._schema(f"{namespace}/{encoded}")
         if not is_done:
             await self._policies(namespace)
+            await self._snapshots(namespace, snapshots)
+            if self._write:
+                await self._drop_pending_acks(logs)
 
     async def _note(self) -> None:
         """Before a node is overwritten: who goes on after this run finds only the new one."""
         await note(self._ours, self._unnamed - self._noted)
         self._noted |= self._unnamed
 
-    async def _change(self, topic: TopicName) -> _LogChange:
+    async def _change(self, topic: TopicName, snapshots: TopicSnapshots) -> _LogChange:
         stored = await read_stored(self._ours, topic.ml_name)
         change = _LogChange(log_of_topic(topic))
         before = await self._pulsar.log(change.name)
@@ -270,19 +293,23 @@ class Backward:
             self._unname(before)
             before = None
             change.is_anew = True
+            snapshots.forget(topic)
         if stored is None:
             return change
-        info = await self._ended(stored.info)
+        info = await self._own.ended(stored.info)
         node = list_for_pulsar(pb.ManagedLedgerNode() if before is None else before.node, info)
         self.report.counts["topics"] += 1
         self.report.counts["ledgers"] += len(node.ledgers)
         self.report.counts["messages or batches"] += sum(row.entries for row in node.ledgers)
         if self._is_too_much(change.name, info, pack(node)):
             return change  # its node stays as it is
+        buffer = await self._own.buffer(topic.ml_name, info)
+        abort_late(buffer)
+        snapshots.put(topic, buffer, self._own.log(topic.ml_name, info).last_confirmed)
         self._unnamed.update(info.doomed)
         self._named.update(row.ledgerId for row in node.ledgers)
         change.node = node
-        change.cursors = await self._cursors(change.name, stored, before, info)
+        change.cursors = await self._cursors(topic, stored, before, info)
         change.dropped = self._dropped_cursors(change.name, before, change.cursors)
         return change
 
@@ -315,32 +342,23 @@ class Backward:
             self._find(Kind.LOST, name, text)
         return len(value) > VALUE_BYTES_MAX
 
-    async def _ended(self, info: ManagedLedgerInfo) -> ManagedLedgerInfo:
-        """The list with the ends of ledgers whose owner had no time to write them."""
-        for row in info.ledgers.tail:
-            if row.closed_ms:
-                continue
-            end = await self._ledgers.end(row.ledger_id)
-            if end is None:
-                info = info.forget([row.ledger_id])
-            else:
-                closed_ms = self._now_ms()
-                info = info.with_closed(row.ledger_id, end.last_entry + 1, end.length, closed_ms)
-        return info
-
     async def _cursors(
         self,
-        name: str,
+        topic: TopicName,
         stored: StoredManagedLedger,
         before: PulsarLog | None,
         info: ManagedLedgerInfo,
     ) -> dict[str, pb.ManagedCursorNode]:
+        name = log_of_topic(topic)
         counts = {row.ledger_id: row.entries for row in info.ledgers}
         old = {} if before is None else before.cursors
         found = dict[str, pb.ManagedCursorNode]()
         for cursor, each in stored.cursors.items():
             where = f"{name}, subscription {cursor}"
             image = await self._ledgers.image(where, each.node)
+            if PENDING_ACKS in (image.properties or {}):
+                image = await self._own.with_committed(topic.ml_name, cursor, image, counts)
+                image = without_property(image, PENDING_ACKS)
             theirs = old[cursor].node if cursor in old else None
             node = cursor_for_pulsar(theirs, each.node, image)
             self.report.counts["subscriptions"] += 1
@@ -433,7 +451,7 @@ class Backward:
         mark = await begin_making(self._ours, path) if new else ""
         for stored in new:
             custom = {**_SCHEMA, "pulsar/schemaId": topic.encode(), MARK: mark.encode()}
-            ledger_id = await self._ledgers.create([schema_entry(topic, stored, index)], custom)
+            ledger_id = await self._create([schema_entry(topic, stored, index)], custom)
             position = pb.NestedPosition(ledgerId=ledger_id, entryId=0)
             index.append(index_entry(stored, position))
             self.report.counts["new versions of schemas"] += 1
@@ -491,17 +509,23 @@ class Backward:
             except PulsarFormatError as error:
                 self._find(Kind.LOST, f"policies of {event.topic}", str(error))
         self.report.counts["changed policies of topics"] += len(entries)
-        if not self._write or not entries:
-            return
-        name = logs[0] if logs else f"{namespace}/{_PERSISTENT}/{EVENTS_TOPIC}"
-        path = f"{MANAGED_LEDGERS}/{name}"
+        if self._write and entries:
+            name = logs[0] if logs else f"{namespace}/{_PERSISTENT}/{EVENTS_TOPIC}"
+            await self._append_ledger(name, entries)
+
+    async def _create(self, entries: Sequence[bytes], custom: dict[str, bytes]) -> int:
+        return await self._ledgers.create(lambda _: entries, custom)
+
+    async def _append_ledger(self, name: str, entries: Sequence[bytes]) -> None:
+        """One more ledger of a log of Pulsar's, which may not exist."""
+        path, now_ms = f"{MANAGED_LEDGERS}/{name}", self._now_ms()
         mark = await begin_making(self._ours, path)
         custom = {
-            **_MANAGED_LEDGER,
+            **MANAGED_LEDGER,
             "pulsar/managed-ledger": name.encode(),
             MARK: mark.encode(),
         }
-        ledger_id = await self._ledgers.create(entries, custom)
+        ledger_id = await self._create(entries, custom)
         log, size = await self._pulsar.log(name), sum(map(len, entries))
         rows = pb.ManagedLedgerNode()
         if log is not None:
@@ -529,6 +553,72 @@ class Backward:
                     await self._put_schema(own, [first], [])
                 return first.definition.data, 0
         return None, 0
+
+    # --- transactions
+
+    async def _coordinators(self) -> None:
+        """Sequences that were given out aren't given out again."""
+        found = await self._own.coordinators()
+        self.report.counts["transaction coordinators"] += len(found)
+        for number, core in sorted(found.items()):
+            for each in unended(core):
+                text = open_text(each, self._now_ms())
+                self._find(Kind.REFUSED, f"transaction coordinator {number}", text)
+            if self._write:
+                name = f"{COORDINATORS}/{COORDINATOR_LOG}{number}"
+                last = pb.KeyValue(key=MAX_SEQUENCE_PROPERTY, value=str(core.last_sequence))
+                # Without the old ledgers: their last entry would count more than the property.
+                await self._drop_log(name)
+                node = pb.ManagedLedgerNode(properties=[last])
+                await self._pulsar.store.put(f"{MANAGED_LEDGERS}/{name}", pack(node))
+
+    async def _drop_log(self, name: str) -> None:
+        """Of Pulsar's and of ours."""
+        if (log := await self._pulsar.log(name)) is not None:
+            self._unname(log)
+        self._unnamed |= await self._own.ledgers_of(name)
+        await self._note()
+        await self._pulsar.store.delete_recursive(f"{MANAGED_LEDGERS}/{name}")
+
+    async def _drop_pending_acks(self, logs: str) -> None:
+        """What was committed of them is in positions, and nothing is pending."""
+        for store in (self._pulsar.store, self._ours):
+            for encoded in await store.children(f"{MANAGED_LEDGERS}/{logs}"):
+                if encoded.endswith(PENDING_ACK_SUFFIX):
+                    await self._drop_log(f"{logs}/{encoded}")
+
+    async def _snapshots(self, namespace: str, snapshots: TopicSnapshots) -> None:
+        """Which transactions were aborted, for brokers of Pulsar that load the topics."""
+        for local, records in snapshots.changes():
+            if not records:
+                continue
+            logs = await self._pulsar.system_logs(namespace, local)
+            if len(logs) > 1:
+                text = f"{local} has {len(logs)} partitions; aborted transactions can't be told"
+                self._find(Kind.REFUSED, namespace, text)
+            schema = await self._snapshot_schema(namespace)
+            now_ms = self._now_ms()
+            entries = [
+                event_entry(topic, record, schema, number, now_ms)
+                for number, (topic, record) in enumerate(records.items())
+            ]
+            for topic, entry in zip(records, entries, strict=True):
+                if len(entry) > _EVENT_BYTES_MAX:
+                    text = "more aborted transactions than a snapshot of Pulsar's can hold"
+                    self._find(Kind.REFUSED, topic, text)
+            if self._write:
+                name = logs[0] if logs else f"{namespace}/{_PERSISTENT}/{local}"
+                await self._append_ledger(name, entries)
+
+    async def _snapshot_schema(self, namespace: str) -> tuple[bytes, int]:
+        name = f"{namespace}/{SNAPSHOTS}"
+        versions = (await self._pulsar.schema(name)).versions
+        if versions:
+            return versions[-1].definition.data, versions[-1].version
+        definition = SchemaDefinition("AVRO", SNAPSHOT_SCHEMA, SCHEMA_PROPERTIES)
+        if self._write:
+            await self._put_schema(name, [StoredSchema(0, self._now_ms(), definition)], [])
+        return SNAPSHOT_SCHEMA, 0
 
     async def _producer_names(self) -> None:
         """Names that Pulsar's brokers make up begin behind those of ours."""

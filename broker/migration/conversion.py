@@ -10,6 +10,8 @@ from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.broker.migration import pulsar_metadata_pb2 as pb
 from magnetar.broker.migration.pulsar_forms import properties_of, set_position
 from magnetar.broker.migration.swap_report import Kind, SwapFinding
+from magnetar.broker.protocol.topic_name import PENDING_ACK_SUFFIX
+from magnetar.broker.transaction.topic_transactions import TRANSACTION_PROPERTIES
 from magnetar.managed_ledger.cursor.cursor_format import encode_node_state
 from magnetar.managed_ledger.cursor.cursor_image import CursorImage
 from magnetar.managed_ledger.cursor.cursor_store import CursorNode
@@ -27,8 +29,7 @@ _SYSTEM_TOPICS: Final = frozenset(
         "__transaction_buffer_snapshot_indexes",
     }
 )
-PENDING_ACK: Final = "__transaction_pending_ack"
-_SYSTEM_NAMESPACE: Final = "pulsar/system"
+SYSTEM_NAMESPACE: Final = "pulsar/system"
 _PARTITION: Final = "-partition-"
 
 Ends = Mapping[int, LedgerMetadata | None]
@@ -38,10 +39,10 @@ Ends = Mapping[int, LedgerMetadata | None]
 def is_left(namespace: str, local: str) -> bool:
     """Whether a topic is one of Pulsar's brokers themselves, which ours have no use for."""
     tenant, _, name = namespace.partition("/")
-    if namespace == _SYSTEM_NAMESPACE or (tenant == "pulsar" and ":" in name):
+    if namespace == SYSTEM_NAMESPACE or (tenant == "pulsar" and ":" in name):
         return True
     base = local.partition(_PARTITION)[0]
-    return base in _SYSTEM_TOPICS or base.endswith(PENDING_ACK)
+    return base in _SYSTEM_TOPICS or base.endswith(PENDING_ACK_SUFFIX)
 
 
 class ConvertedLog(NamedTuple):
@@ -119,10 +120,9 @@ def compacted_ledger(image: CursorImage) -> int | None:
     return (image.properties or {}).get(COMPACTED_LEDGER)
 
 
-def without_compacted(image: CursorImage) -> CursorImage:
-    """The same position, of a log whose compacted ledger is gone."""
-    properties = dict(image.properties or {})
-    del properties[COMPACTED_LEDGER]
+def without_property(image: CursorImage, name: str) -> CursorImage:
+    """The same position, without one of its properties."""
+    properties = {key: value for key, value in (image.properties or {}).items() if key != name}
     return replace(image, properties=properties)
 
 
@@ -184,7 +184,8 @@ def list_for_pulsar(before: pb.ManagedLedgerNode, info: ManagedLedgerInfo) -> pb
         node.terminatedPosition.ledgerId, node.terminatedPosition.entryId = info.terminated
     del node.properties[:]
     for key, value in info.properties.items():
-        node.properties.add(key=key, value=value)
+        if key not in TRANSACTION_PROPERTIES:
+            node.properties.add(key=key, value=value)
     return node
 
 

@@ -7,7 +7,7 @@ they name new ledgers only.
 Ledgers that the way back makes are told before: until a node names them nobody else knows of them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Final
 from uuid import uuid4
 
@@ -64,6 +64,32 @@ async def begun_making(store: MetadataStore) -> Mapping[str, str]:
         if (stored := await store.get(join(_MADE, mark))) is not None:
             found[mark] = stored.value.decode()
     return found
+
+
+async def end_all_making(store: MetadataStore) -> None:
+    """Nodes name all that were made, or those were deleted."""
+    await store.delete_recursive(_MADE)
+
+
+async def delete_unnamed(
+    store: MetadataStore,
+    ledgers: LedgerAccess,
+    named_at: Callable[[str], Awaitable[Collection[int]]],
+) -> None:
+    """Ledgers that a run has made which ended before a node named them.
+
+    Args:
+        named_at: ids that the node at a path names.
+    """
+    if paths := await begun_making(store):
+        for ledger_id, mark in (await ledgers.marked(paths)).items():
+            if ledger_id not in await named_at(paths[mark]):
+                await ledgers.delete([ledger_id])
+
+
+async def nothing_named(_: str) -> Collection[int]:
+    """For ``delete_unnamed``: the nodes are given up, too."""
+    return ()
 
 
 async def delete_doomed(store: MetadataStore, ledgers: LedgerAccess) -> None:

@@ -5,10 +5,10 @@ of Pulsar's is changed, apart from the node that keeps its brokers from starting
 last namespace that is done lets a repeated command go on from there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -21,16 +21,36 @@ from magnetar.broker.migration.conversion import (
     cursor_findings,
     is_left,
     unacknowledged,
-    without_compacted,
+    without_property,
 )
-from magnetar.broker.migration.doomed_ledgers import delete_doomed
+from magnetar.broker.migration.doomed_ledgers import (
+    begin_making,
+    delete_doomed,
+    delete_unnamed,
+    end_all_making,
+    nothing_named,
+)
 from magnetar.broker.migration.errors import MigrationError
+from magnetar.broker.migration.ledger_access import MARK
 from magnetar.broker.migration.marker import Marker, Serving
-from magnetar.broker.migration.pulsar_cluster import PulsarCluster, PulsarCursor, PulsarLog, gather
+from magnetar.broker.migration.pulsar_cluster import (
+    PulsarCluster,
+    PulsarCursor,
+    PulsarLog,
+    gather,
+    topic_of_log,
+)
 from magnetar.broker.migration.swap_report import Kind, SwapFinding, SwapReport
+from magnetar.broker.migration.transactions import abort_late, open_text, snapshot_entries, unended
 from magnetar.broker.resources.resources import MANAGED_LEDGERS, topic_policies_path
 from magnetar.broker.schema.history import SchemaHistory
 from magnetar.broker.schema.registry import SCHEMAS
+from magnetar.broker.transaction.async_coordinator import MAX_SEQUENCE_PROPERTY
+from magnetar.broker.transaction.buffer import TopicTransactionBuffer
+from magnetar.broker.transaction.buffer_recovery import TRANSACTIONS_PROPERTY
+from magnetar.broker.transaction.stored_ends import with_end
+from magnetar.broker.transaction.transaction_id import TransactionId
+from magnetar.broker.transaction.transaction_records_pb2 import TransactionSnapshot
 from magnetar.managed_ledger.cursor.cursor_store import (
     STATE_BYTES_MAX,
     CursorNode,
@@ -38,7 +58,8 @@ from magnetar.managed_ledger.cursor.cursor_store import (
 )
 from magnetar.managed_ledger.ledger_info_chunks import LedgerInfoChunks
 from magnetar.managed_ledger.managed_ledger_info import ManagedLedgerInfo
-from magnetar.managed_ledger.orphan_ledgers import COMPACTION_CURSOR
+from magnetar.managed_ledger.orphan_ledgers import COMPACTED_LEDGER, COMPACTION_CURSOR
+from magnetar.managed_ledger.position import EARLIEST, format_position
 from magnetar.managed_ledger.stored_info import read_stored
 from magnetar.metadata.errors import NotFoundError
 from magnetar.metadata.paths import decode_name, encode_name, join
@@ -54,9 +75,25 @@ DOCUMENTS: Final = (
 """Subtrees with the same values in both kinds of cluster. Both have racks in the same node."""
 NAMES: Final = "/counters/producer-name"
 _PARTITIONED: Final = "/admin/partitioned-topics/"
+ASSIGNED_COORDINATORS: Final = (
+    _PARTITIONED + "pulsar/system/persistent/transaction_coordinator_assign"
+)
+"""Says how many coordinators of transactions there are."""
+MANAGED_LEDGER: Final = {"application": b"pulsar", "component": b"managed-ledger"}
 _CONFIGURATION: Final = "/admin/configuration"
 _RESOURCE_GROUPS: Final = "/admin/resourcegroups"
 _WRITER: Final = "migrate"
+
+
+class _Aborted(NamedTuple):
+    """Transactions of a topic, none of which is open.
+
+    Attributes:
+        late: those that no marker in the log aborts.
+    """
+
+    buffer: TopicTransactionBuffer
+    late: list[TransactionId]
 
 
 class Forward:
@@ -81,6 +118,7 @@ class Forward:
         self._pulsar, self._ours, self._now_ms = pulsar, ours, now_ms
         self._write, self._accept_loss = write, accept_loss
         self._has_password = False
+        self._open = set[TransactionId]()
         self.report = SwapReport()
 
     async def begin(self) -> Marker:
@@ -130,10 +168,13 @@ class Forward:
         if self._write:
             begun = await self.begin()
             done = begun.done
+            named_at = self._named_at if done else nothing_named
+            await delete_unnamed(self._ours, self._pulsar.ledgers, named_at)
             if not done:
                 await delete_doomed(self._ours, self._pulsar.ledgers)
                 await self._clear()
         await self._documents()
+        await self._coordinators()
         for namespace in await self._pulsar.namespaces():
             await self._namespace(namespace, is_done=namespace <= done)
             if self._write and namespace > done:
@@ -145,6 +186,7 @@ class Forward:
             if self.report.mismatches:
                 raise MigrationError("; ".join(self.report.mismatches[:5]))
             await self._producer_names()
+            await end_all_making(self._ours)
             await marker.write_marker(self._ours, Marker(Serving.MAGNETAR))
         return self.report
 
@@ -188,8 +230,9 @@ class Forward:
         """Args:
         is_done: an earlier run has written it: it is only looked at.
         """
+        snapshots = await self._pulsar.snapshots(namespace)
         async for logs in self._pulsar.logs(namespace):
-            await gather(self._log(log, is_done=is_done) for log in logs)
+            await gather(self._log(log, snapshots, is_done=is_done) for log in logs)
         async for schema in self._pulsar.schemas(namespace):
             if schema.lost:
                 text = f"versions {', '.join(map(str, schema.lost))}: their ledgers are gone"
@@ -200,9 +243,10 @@ class Forward:
                     value = SchemaHistory(tuple(schema.versions)).encode()
                     await self._ours.put(f"{SCHEMAS}/{schema.name}", value)
         await self._policies(namespace, is_done=is_done)
-        await self._transactions(namespace)
 
-    async def _log(self, log: PulsarLog, *, is_done: bool) -> None:
+    async def _log(
+        self, log: PulsarLog, snapshots: Mapping[str, TransactionSnapshot], *, is_done: bool
+    ) -> None:
         converted = convert_log(log.name, log.node, log.ends, self._now_ms())
         self._has_password |= any(end is not None and end.password for end in log.ends.values())
         self.report.counts["topics"] += 1
@@ -216,10 +260,15 @@ class Forward:
                 cursors[name] = node
                 left = unacknowledged(converted.entries, cursor.image)
                 self.report.counts["of them unacknowledged by a subscription"] += left
+        snapshot = snapshots.get(str(topic_of_log(log.name)))
+        aborted = None if snapshot is None else await self._buffer(log, snapshot)
         if not self._write:
             return
         if not is_done:
-            await self._put_list(log.own_name, converted.info)
+            info = converted.info
+            if aborted is not None:
+                info = await self._with_aborted(log, aborted, info)
+            await self._put_list(log.own_name, info)
             path = f"{MANAGED_LEDGERS}/{log.own_name}"
             await gather(
                 self._ours.put(join(path, encode_name(name)), encode_node(node, _WRITER))
@@ -242,7 +291,7 @@ class Forward:
             if await self._pulsar.ledgers.metadata(ledger_id) is None:
                 text = f"compacted ledger {ledger_id} is gone: readers get what the topic has"
                 self._find(Kind.LOST, log.name, text)
-                image = without_compacted(image)
+                image = without_property(image, COMPACTED_LEDGER)
             else:
                 self.report.counts["compacted ledgers"] += 1
         node = convert_cursor(cursor.node, image)
@@ -272,7 +321,7 @@ class Forward:
         counts = {row.ledger_id: row.entries for row in stored.info.ledgers if row.closed_ms}
         theirs = {row.ledgerId: end for row in log.node.ledgers if (end := log.ends[row.ledgerId])}
         for ledger_id, count in counts.items():
-            if count != theirs[ledger_id].last_entry + 1:
+            if ledger_id in theirs and count != theirs[ledger_id].last_entry + 1:
                 self.report.mismatches.append(f"{log.name}: {count} entries in ledger {ledger_id}")
         if stored.cursors.keys() != cursors.keys():
             self.report.mismatches.append(f"{log.name}: subscriptions {sorted(stored.cursors)}")
@@ -301,16 +350,67 @@ class Forward:
             for path, document in documents.items():
                 await self._ours.put(path, orjson.dumps(document))
 
-    async def _transactions(self, namespace: str) -> None:
-        """Our brokers have none: they would deliver what isn't committed."""
-        async for name, transactions in self._pulsar.open_transactions(namespace):
-            for each, (topics, subscriptions) in sorted(transactions.items()):
-                wrote, acked = sorted(topics), sorted(subscriptions)
-                text = f"transaction {each} is open: {', '.join(wrote + acked) or 'it is empty'}"
-                self._find(Kind.REFUSED, name, text)
-        async for log, buffer in self._pulsar.transaction_buffers(namespace):
-            for text in buffer.findings(log.ends):
-                self._find(Kind.REFUSED, log.name, text)
+    # --- transactions
+
+    async def _coordinators(self) -> None:
+        """Sequences that were given out aren't given out again."""
+        found = await self._pulsar.coordinators()
+        for number, (log, core) in sorted(found.items()):
+            for each in unended(core):
+                self._open.add(each.transaction)
+                text = open_text(each, self._now_ms())
+                self._find(Kind.REFUSED, f"transaction coordinator {number}", text)
+            if self._write:
+                properties = {MAX_SEQUENCE_PROPERTY: str(core.last_sequence)}
+                await self._put_list(log.name, ManagedLedgerInfo(properties=properties))
+        if found:
+            self.report.counts["transaction coordinators"] += len(found)
+            text = "Magnetar's brokers need transactionCoordinatorEnabled=true"
+            self._find(Kind.NOTE, "transactions", text)
+
+    async def _buffer(self, log: PulsarLog, snapshot: TransactionSnapshot) -> _Aborted:
+        buffer = await self._pulsar.buffer(log, snapshot)
+        late = [each for each in abort_late(buffer) if each not in self._open]
+        if late:
+            text = f"messages of {len(late)} transactions came after their ends, and are aborted"
+            self._find(Kind.NOTE, log.name, text)
+        self.report.counts["aborted transactions"] += buffer.aborted_total
+        return _Aborted(buffer, late)
+
+    async def _with_aborted(
+        self, log: PulsarLog, found: _Aborted, info: ManagedLedgerInfo
+    ) -> ManagedLedgerInfo:
+        """The list of a topic whose load knows which transactions were aborted."""
+        if not found.buffer.aborted_total:
+            return info
+        properties = {**info.properties, TRANSACTIONS_PROPERTY: format_position(EARLIEST)}
+        if info.terminated is not None:  # it takes no entries: a load reads all of it
+            for each in found.late:
+                properties = with_end(properties, each, commit=False)
+            return info.with_properties(properties)
+        ledger_id = await self._snapshot_ledger(log, found.buffer)
+        end = await self._pulsar.ledgers.metadata(ledger_id)
+        if end is None:
+            raise MigrationError(f"{log.name}: ledger {ledger_id}, just made, is gone")
+        rows = info.with_properties(properties).with_ledger(ledger_id)
+        return rows.with_closed(ledger_id, end.last_entry + 1, end.length, self._now_ms())
+
+    async def _snapshot_ledger(self, log: PulsarLog, buffer: TopicTransactionBuffer) -> int:
+        """One that a run that ended early has made, or a new one."""
+        known = await read_stored(self._ours, log.own_name)
+        if known is not None:
+            for row in known.info.ledgers:
+                if row.ledger_id not in log.ends:
+                    return row.ledger_id
+        mark = await begin_making(self._ours, f"{MANAGED_LEDGERS}/{log.own_name}")
+        return await self._pulsar.ledgers.create(
+            lambda ledger_id: snapshot_entries(buffer, ledger_id, self._now_ms()),
+            {**MANAGED_LEDGER, "pulsar/managed-ledger": log.name.encode(), MARK: mark.encode()},
+        )
+
+    async def _named_at(self, path: str) -> set[int]:
+        stored = await read_stored(self._ours, path.removeprefix(f"{MANAGED_LEDGERS}/"))
+        return set() if stored is None else {row.ledger_id for row in stored.info.ledgers}
 
     async def _producer_names(self) -> None:
         """Names that our brokers make up begin behind those of Pulsar's."""
@@ -328,6 +428,6 @@ class Forward:
 def is_left_document(path: str) -> bool:
     """Whether a document is of a topic that Pulsar's brokers have for themselves."""
     parts = path.removeprefix(_PARTITIONED).split("/")
-    if not path.startswith(_PARTITIONED) or len(parts) < 4:
+    if not path.startswith(_PARTITIONED) or len(parts) < 4 or path == ASSIGNED_COORDINATORS:
         return False
     return is_left("/".join(parts[:2]), decode_name(parts[3]))

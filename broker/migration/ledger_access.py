@@ -1,7 +1,7 @@
 """Ledgers that both kinds of broker share: what a swap reads of them, and the few it writes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from typing import Final, Protocol
 
 from magnetar.bookkeeper.client.client import BookKeeperClient
@@ -14,7 +14,7 @@ from magnetar.managed_ledger.cursor.cursor_ledger import read_image
 from magnetar.managed_ledger.cursor.cursor_store import NO_LEDGER as IN_NODE
 from magnetar.managed_ledger.cursor.cursor_store import CursorNode
 from magnetar.managed_ledger.errors import ManagedLedgerError
-from magnetar.managed_ledger.orphan_ledgers import APPLICATION, APPLICATION_VALUE
+from magnetar.managed_ledger.orphan_ledgers import APPLICATION, APPLICATION_VALUE, COMPONENT
 
 MARK: Final = "magnetar/migration"
 """Custom metadata of ledgers that a swap makes: by it those are found that no node names yet."""
@@ -40,8 +40,10 @@ class LedgerAccess(Protocol):
     async def image(self, where: str, node: CursorNode) -> CursorImage:
         """Position of a cursor of ours, from its ledger if it has one."""
 
-    async def create(self, entries: Sequence[bytes], custom: dict[str, bytes]) -> int:
-        """A closed ledger with these entries; its id."""
+    async def create(
+        self, entries: Callable[[int], Sequence[bytes]], custom: dict[str, bytes]
+    ) -> int:
+        """A closed ledger with the entries that its id is given for; the id."""
 
     async def marked(self, marks: Collection[str]) -> dict[int, str]:
         """Ledgers whose custom metadata ``MARK`` is one of these, with it. Looks at all ledgers."""
@@ -60,7 +62,7 @@ class BookKeeperAccess:
 
     def __init__(self, ledgers: Ledgers, *, recover: bool) -> None:
         self._ledgers, self._recover = ledgers, recover
-        self._example: tuple[bytes, str] | None = None
+        self._examples: dict[bytes, tuple[bytes, str]] = {}
 
     @property
     def _client(self) -> BookKeeperClient:
@@ -122,35 +124,43 @@ class BookKeeperAccess:
         except ManagedLedgerError as error:
             raise MigrationError(str(error)) from error
 
-    async def create(self, entries: Sequence[bytes], custom: dict[str, bytes]) -> int:
+    async def create(
+        self, entries: Callable[[int], Sequence[bytes]], custom: dict[str, bytes]
+    ) -> int:
         try:
             count = min(_COPIES, max(1, len(self._client.bookies.writable)))
-            password, digest_type = await self._protection()
+            password, digest_type = await self._protection(custom.get(COMPONENT, b""))
             ledger = await self._ledgers.create(
                 *(count, count, count // 2 + 1),
                 password=password,
                 digest_type=digest_type,
                 custom_metadata=custom,
             )
-            await ledger.append_all(entries)
+            await ledger.append_all(entries(ledger.ledger_id))
             await ledger.close()
         except BookkeeperError as error:
             raise MigrationError(f"a ledger can't be written: {error}") from error
         return ledger.ledger_id
 
-    async def _protection(self) -> tuple[bytes, str]:
-        """Password and digest as Pulsar's brokers give them to all of their ledgers."""
-        if self._example is None:
+    async def _protection(self, component: bytes) -> tuple[bytes, str]:
+        """Password and digest as Pulsar's brokers give them to such ledgers.
+
+        Those of schemas have another password than those of topics.
+        """
+        if component not in self._examples:
+            found = b"", DIGEST_CRC32C
             async for ledger_id in self._ledgers.ids():
-                found = await self.metadata(ledger_id)
-                if found is None:
-                    continue
-                if found.custom_metadata.get(APPLICATION) == APPLICATION_VALUE:
-                    self._example = found.password, found.digest_type
+                each = await self.metadata(ledger_id)
+                custom = {} if each is None else each.custom_metadata
+                if (
+                    each is not None
+                    and custom.get(APPLICATION) == APPLICATION_VALUE
+                    and custom.get(COMPONENT) == component
+                ):
+                    found = each.password, each.digest_type
                     break
-            else:
-                self._example = b"", DIGEST_CRC32C
-        return self._example
+            self._examples[component] = found
+        return self._examples[component]
 
     async def marked(self, marks: Collection[str]) -> dict[int, str]:
         marked = dict[int, str]()

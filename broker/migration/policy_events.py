@@ -4,27 +4,18 @@ Each namespace has the topic ``__change_events``. The last event of a topic hold
 policies, in Avro, by a schema in the registry. docs/formats/pulsar-metadata.md.
 """
 
-import io
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-import fastavro
-import orjson
-
-from magnetar.broker.migration.errors import PulsarFormatError
-from magnetar.broker.migration.system_events import records_of
+from magnetar.broker.migration.system_events import event_entry, records_of
 from magnetar.broker.policies.offload import FIELD as OFFLOAD_FIELD
-from magnetar.broker.protocol.framing import encode_body
-from magnetar.broker.protocol.messages import OutgoingMessage, encode_single
 from magnetar.broker.protocol.topic_name import TopicName
-from magnetar.broker.schema.definition import version_bytes
 
 Document = dict[str, Any]
 
 EVENTS_TOPIC: Final = "__change_events"
 _GLOBAL_KEY: Final = "__G__"
-_PRODUCER: Final = "magnetar-migrate"
 _FIELDS: Final = {
     "autoSubscriptionCreationOverride": "autoSubscriptionCreationOverride",
     "backLogQuotaMap": "backlog_quota_map",
@@ -182,9 +173,9 @@ def encode_event(
         PulsarFormatError: a value isn't of the kind that Pulsar's record takes.
     """
     is_global = event.layer == "global"
-    name = event.topic
+    name, replicate_to = event.topic, () if is_global else (cluster,)
     key = f"{_GLOBAL_KEY if is_global else ''}{name}"
-    payload = b""
+    record = None
     if event.policies is not None:
         policies, _ = to_pulsar(event.policies, is_global=is_global)
         policies.update(event.unknown)
@@ -192,7 +183,7 @@ def encode_event(
         record = {
             "actionType": "UPDATE",
             "eventType": "TOPIC_POLICY",
-            "replicateTo": None if is_global else [cluster],
+            "replicateTo": list(replicate_to) or None,
             "topicPoliciesEvent": {
                 "domain": name.domain,
                 "tenant": tenant,
@@ -201,21 +192,4 @@ def encode_event(
                 "policies": policies,
             },
         }
-        target = io.BytesIO()
-        try:
-            fastavro.schemaless_writer(target, fastavro.parse_schema(orjson.loads(schema)), record)
-        except (ValueError, TypeError, KeyError) as error:
-            raise PulsarFormatError(f"policies of {name}: {error}") from error
-        payload = target.getvalue()
-    message = OutgoingMessage(
-        payload,
-        sequence_id,
-        key,
-        schema_version=version_bytes(version),
-        replicate_to=() if is_global else (cluster,),
-    )
-    metadata, entry = encode_single(_PRODUCER, message, now_ms)
-    if not payload:
-        metadata.null_value = True
-        entry = encode_body(metadata, payload)
-    return bytes(entry)
+    return event_entry(key, record, (schema, version), sequence_id, now_ms, replicate_to)

@@ -1,13 +1,19 @@
 """Reads what brokers of Apache Pulsar have stored; changes nothing."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.broker.compaction.compacted_entry import decode_compacted
 from magnetar.broker.migration import pulsar_metadata_pb2 as pb
-from magnetar.broker.migration.conversion import Ends, compacted_ledger, is_left
+from magnetar.broker.migration.conversion import (
+    SYSTEM_NAMESPACE,
+    Ends,
+    compacted_ledger,
+    is_left,
+)
+from magnetar.broker.migration.errors import PulsarFormatError
 from magnetar.broker.migration.ledger_access import LedgerAccess
 from magnetar.broker.migration.policy_events import EVENTS_TOPIC, PolicyEvent, read_events
 from magnetar.broker.migration.pulsar_forms import (
@@ -17,24 +23,30 @@ from magnetar.broker.migration.pulsar_forms import (
     image_of_node,
     log_node,
     parse,
+    properties_of,
 )
 from magnetar.broker.migration.pulsar_schemas import locator_index, stored_schema
+from magnetar.broker.migration.stored_log import StoredLog
 from magnetar.broker.migration.system_events import records_of
 from magnetar.broker.migration.transactions import (
     COORDINATOR_LOG,
     INDEXES,
+    SEGMENTS,
     SNAPSHOTS,
-    TransactionBuffer,
-    buffer_of_index,
-    buffer_of_snapshot,
-    open_transactions,
+    snapshot_of,
+    snapshot_of_index,
+    with_committed,
 )
-from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.protocol.stored_entries import PULSAR_ENTRIES
+from magnetar.broker.protocol.topic_name import PENDING_ACK_SUFFIX, TopicName
 from magnetar.broker.resources.resources import MANAGED_LEDGERS
 from magnetar.broker.schema.definition import StoredSchema
 from magnetar.broker.schema.registry import SCHEMAS
-from magnetar.broker.transaction.transaction_id import TransactionId
+from magnetar.broker.transaction.buffer import TopicTransactionBuffer
+from magnetar.broker.transaction.coordinator import Coordinator
+from magnetar.broker.transaction.transaction_records_pb2 import TransactionSnapshot
 from magnetar.managed_ledger.cursor.cursor_image import CursorImage
+from magnetar.managed_ledger.entry_batch import EntryBatch
 from magnetar.managed_ledger.orphan_ledgers import COMPACTION_CURSOR
 from magnetar.managed_ledger.position import EARLIEST, Position
 from magnetar.metadata.paths import decode_name, encode_name
@@ -76,6 +88,21 @@ class PulsarLog(NamedTuple):
         return topic_of_log(self.name).ml_name
 
     @property
+    def counts(self) -> dict[int, int]:
+        """Entries of each listed ledger."""
+        return {
+            row.ledgerId: row.entries
+            if (end := self.ends[row.ledgerId]) is None
+            else end.last_entry + 1
+            for row in self.node.ledgers
+        }
+
+    @property
+    def start(self) -> Position:
+        """What its cursors need is behind it."""
+        return min((each.image.mark_delete for each in self.cursors.values()), default=EARLIEST)
+
+    @property
     def compacted_ledger(self) -> int | None:
         """With the newest message of each key; None: it was never compacted."""
         compaction = self.cursors.get(COMPACTION_CURSOR)
@@ -115,12 +142,36 @@ class PulsarCluster:
     async def logs(self, namespace: str) -> AsyncIterator[list[PulsarLog]]:
         """All but those of Pulsar's brokers themselves, some at a time."""
         names = await self.store.children(f"{MANAGED_LEDGERS}/{namespace}/{_PERSISTENT}")
+        pending = {decode_name(name): name for name in names if name.endswith(PENDING_ACK_SUFFIX)}
         wanted = [name for name in names if not is_left(namespace, decode_name(name))]
         for some in groups_of(wanted):
             found = await gather(
                 self.log(f"{namespace}/{_PERSISTENT}/{encoded}") for encoded in some
             )
-            yield [log for log in found if log is not None]
+            yield [await self._acknowledged(log, pending) for log in found if log is not None]
+
+    async def _acknowledged(self, log: PulsarLog, pending: Mapping[str, str]) -> PulsarLog:
+        """With what transactions have acknowledged: a broker that was killed hasn't stored it.
+
+        Args:
+            pending: logs of such acknowledgements in the namespace, by decoded name.
+        """
+        namespace, _, encoded = log.name.rpartition("/")
+        cursors = dict(log.cursors)
+        for name, cursor in log.cursors.items():
+            local = f"{decode_name(encoded)}-{encode_name(name)}{PENDING_ACK_SUFFIX}"
+            acks = local in pending and await self.log(f"{namespace}/{pending[local]}")
+            if acks:
+                read = self.stored(acks).entries_after(acks.start)
+                entries = [each async for _, each in read]
+                image = with_committed(cursor.image, log.counts.items(), entries, acks.name)
+                cursors[name] = cursor._replace(image=image)
+        return log._replace(cursors=cursors)
+
+    def stored(self, log: PulsarLog) -> StoredLog:
+        """Its entries, without its cursors."""
+        properties = properties_of(log.node.properties)
+        return StoredLog(log.name, properties, log.counts.items(), self.ledgers)
 
     async def log(self, name: str) -> PulsarLog | None:
         """None: there is no such log."""
@@ -133,17 +184,15 @@ class PulsarCluster:
         for some in groups_of(node.ledgers):
             found = await gather(self.ledgers.end(row.ledgerId) for row in some)
             ends.update((row.ledgerId, end) for row, end in zip(some, found, strict=True))
-        counts = {
-            row.ledgerId: row.entries if (end := ends[row.ledgerId]) is None else end.last_entry + 1
-            for row in node.ledgers
-        }
         cursors = dict[str, PulsarCursor]()
+        found_log = PulsarLog(name, node, ends, cursors)
+        counts = found_log.counts
         for names in groups_of(await self.store.children(path)):
             read = await gather(self._cursor(f"{path}/{encoded}", counts) for encoded in names)
             for encoded, cursor in zip(names, read, strict=True):
                 if cursor is not None:
                     cursors[decode_name(encoded)] = cursor
-        return PulsarLog(name, node, ends, cursors)
+        return found_log
 
     async def _cursor(self, path: str, counts: dict[int, int]) -> PulsarCursor | None:
         stored = await self.store.get(path)
@@ -211,49 +260,70 @@ class PulsarCluster:
         if log.compacted_ledger is not None:
             async for each in self.ledgers.entries(log.compacted_ledger):
                 entries.append(bytes(decode_compacted(each)[1]))
-        async for _, each in self.entries_after(log, EARLIEST):
+        async for _, each in self.stored(log).entries_after(EARLIEST):
             entries.append(each)
         return entries
 
-    async def entries_after(
-        self, log: PulsarLog, position: Position
-    ) -> AsyncIterator[tuple[int, bytes]]:
-        """What a log has behind a position, each with its ledger."""
-        for row in log.node.ledgers:
-            if row.ledgerId >= position[0]:
-                first = position[1] + 1 if row.ledgerId == position[0] else 0
-                async for each in self.ledgers.entries(row.ledgerId, first):
-                    yield row.ledgerId, each
+    # --- transactions
 
-    async def open_transactions(
-        self, namespace: str
-    ) -> AsyncIterator[tuple[str, dict[TransactionId, tuple[set[str], set[str]]]]]:
-        """Of each coordinator that has its log in a namespace: the log, and what hasn't ended."""
-        for encoded in await self.store.children(f"{MANAGED_LEDGERS}/{namespace}/{_PERSISTENT}"):
-            if not encoded.startswith(COORDINATOR_LOG):
+    async def coordinators(self) -> dict[int, tuple[PulsarLog, Coordinator]]:
+        """By number, with their logs."""
+        found = dict[int, tuple[PulsarLog, Coordinator]]()
+        logs = f"{SYSTEM_NAMESPACE}/{_PERSISTENT}"
+        for encoded in await self.store.children(f"{MANAGED_LEDGERS}/{logs}"):
+            number = encoded.removeprefix(COORDINATOR_LOG)
+            if number.isdecimal() and (log := await self.log(f"{logs}/{encoded}")) is not None:
+                core = await self.stored(log).coordinator(int(number), log.start)
+                found[int(number)] = log, core
+        return found
+
+    async def snapshots(self, namespace: str) -> dict[str, TransactionSnapshot]:
+        """By topic: what was aborted there, as it was stored last."""
+        found = dict[str, TransactionSnapshot]()
+        for topic, record in (await self.last_records(namespace, SNAPSHOTS)).items():
+            found[topic] = snapshot_of(record)
+        indexes = await self.last_records(namespace, INDEXES)
+        if not indexes:
+            return found
+        segments = dict[str, dict[int, Any]]()
+        for record in (await self.last_records(namespace, SEGMENTS)).values():
+            segments.setdefault(record["topicName"], {})[record["sequenceId"]] = record
+        for topic, record in indexes.items():
+            log = await self.log(log_of_topic(TopicName.parse(topic)))
+            if log is None:
                 continue
-            log = await self.log(f"{namespace}/{_PERSISTENT}/{encoded}")
-            if log is not None:
-                start = min((x.image.mark_delete for x in log.cursors.values()), default=EARLIEST)
-                entries = [each async for _, each in self.entries_after(log, start)]
-                yield log.name, open_transactions(entries, log.name)
+            last = max((row.ledgerId for row in log.node.ledgers), default=-1)
+            try:
+                snapshot = snapshot_of_index(record, segments.get(topic, {}), last)
+            except KeyError as error:
+                text = f"segment {error} of its aborted transactions is missing"
+                raise PulsarFormatError(f"{topic}: {text}") from error
+            # A broker's setting says which of both it writes: the newer one counts.
+            if topic not in found or _upto(found[topic]) <= _upto(snapshot):
+                found[topic] = snapshot
+        return found
 
-    async def transaction_buffers(
-        self, namespace: str
-    ) -> AsyncIterator[tuple[PulsarLog, TransactionBuffer]]:
-        """Topics that ever had a transaction, with what their brokers would recover."""
-        buffers = dict[tuple[str, str], TransactionBuffer | None]()
-        for local, buffer_of in ((SNAPSHOTS, buffer_of_snapshot), (INDEXES, buffer_of_index)):
-            definitions = await self._definitions(namespace, local)
-            for name in await self.system_logs(namespace, local):
-                for key, record in records_of(await self._log_entries(name), definitions, name):
-                    buffers[local, key] = None if record is None else buffer_of(record)
-        for (_, key), buffer in buffers.items():
-            log = await self.log(log_of_topic(TopicName.parse(key)))
-            if log is not None and buffer is not None:
-                async for ledger_id, entry in self.entries_after(log, buffer.after):
-                    buffer.add(entry, ledger_id, log.name)
-                yield log, buffer
+    async def last_records(self, namespace: str, local: str) -> dict[str, Any]:
+        """By key, without those that were deleted."""
+        definitions = await self._definitions(namespace, local)
+        found = dict[str, Any]()
+        for name in await self.system_logs(namespace, local):
+            found.update(records_of(await self._log_entries(name), definitions, name))
+        return {key: record for key, record in found.items() if record is not None}
+
+    async def buffer(self, log: PulsarLog, snapshot: TransactionSnapshot) -> TopicTransactionBuffer:
+        """What the topic's broker would recover."""
+        buffer = TopicTransactionBuffer(EARLIEST)
+        buffer.restore(snapshot)
+        stored = self.stored(log)
+        async for position, each in stored.entries_after(buffer.noted):
+            buffer.on_entries(EntryBatch(*position, *PULSAR_ENTRIES.split([each])))
+        buffer.on_trimmed(stored.offsets.first_position())
+        return buffer
+
+
+def _upto(snapshot: TransactionSnapshot) -> Position:
+    return snapshot.uptoLedger, snapshot.uptoEntry
 
 
 def topic_of_log(name: str) -> TopicName:

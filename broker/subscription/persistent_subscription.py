@@ -39,7 +39,8 @@ from magnetar.broker.subscription.consumer import FAILOVER, Consumer, SubscribeR
 from magnetar.broker.subscription.key_shared_policy import hash_of_body
 from magnetar.broker.subscription.subscription import SINGLE_ACTIVE, AckDone, Subscription
 from magnetar.broker.subscription.transaction_explanation import TransactionExplainer
-from magnetar.broker.subscription.transactional_acks import PENDING_ACKS, TransactionalAcks
+from magnetar.broker.subscription.transactional_acks import TransactionalAcks
+from magnetar.broker.transaction.pending_ack_log import PENDING_ACKS
 from magnetar.broker.transaction.view import TransactionView
 from magnetar.managed_ledger.cursor.cursor import Cursor
 from magnetar.managed_ledger.cursor.errors import CursorBusyError

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from magnetar.broker.dispatch.interfaces import CursorView, remaining_messages
 from magnetar.broker.errors import BrokerError, NotAllowedError
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.subscription import SINGLE_ACTIVE, AckDone
-from magnetar.broker.transaction.pending_ack_log import PendingAckLog, pending_ack_log_name
+from magnetar.broker.transaction.pending_ack_log import (
+    PENDING_ACKS,
+    PendingAckLog,
+    pending_ack_log_name,
+)
 from magnetar.broker.transaction.pending_ack_view import PendingAckView
 from magnetar.broker.transaction.pending_acks import PendingAck
 from magnetar.broker.transaction.transaction_id import TransactionId
@@ -19,9 +23,6 @@ from magnetar.managed_ledger.position import Position
 
 if TYPE_CHECKING:
     from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
-
-PENDING_ACKS: Final = "pulsar.subscription.pending.acks"
-"""Property of the cursor's position; 1: a transaction has acknowledged something, at some time."""
 
 
 class TransactionalAcks:

@@ -43,6 +43,8 @@ OnEnded: TypeAlias = Callable[[BaseException | None], None]
 
 LOG_NAME: Final = "pulsar/system/persistent/__transaction_log_{}"
 _CURSOR: Final = "transaction.subscription"
+MAX_SEQUENCE_PROPERTY: Final = "max_local_txn_id"
+"""Of the log's managed ledger, as Pulsar's brokers have it: sequences up to it were given out."""
 _NO_HEADS: Final = HeadsInFront(0)  # entries are records only, as Pulsar's
 _OUTSTANDING_MAX: Final = 1000
 ENDS_AT_ONCE: Final = 50
@@ -171,6 +173,7 @@ class AsyncCoordinator:
         with storage_errors(f"open coordinator {number} of transactions"):
             log = await ledgers.open(LOG_NAME.format(number), replace(config, form=_NO_HEADS))
             self.log, self._cursor = log, await log.open_cursor(_CURSOR, EARLIEST)
+            self.core.begin_behind(int(log.properties.get(MAX_SEQUENCE_PROPERTY, -1)))
             await self._replay(log, self._cursor)
         log.on_fenced = lambda _: self.close()
         self.replayed_ms = (start_ms, self._now_ms())

@@ -73,6 +73,11 @@ class TopicTransactionBuffer:
         """Aborted transactions whose entries may still be in the log."""
         return len(self._aborted)
 
+    @property
+    def aborted(self) -> dict[TransactionId, int]:
+        """Those, each with the ledger of its marker; in the log's order. Made anew."""
+        return {TransactionId(x >> 64, x & _LEAST): ledger for x, ledger in self._aborted.items()}
+
     def is_aborted(self, transaction: TransactionId) -> bool:
         """Whether its entries, which may still be in the log, are left out."""
         return _key(*transaction) in self._aborted
@@ -207,10 +212,13 @@ class TopicTransactionBuffer:
             return None
         return self.snapshot()
 
-    def snapshot(self) -> TransactionSnapshot | None:
-        """What is known now; None: the log says it within few entries."""
-        if self._looked_at == self._snapshot_at:
-            return None
+    @property
+    def has_news(self) -> bool:
+        """Whether entries were looked at behind the last snapshot."""
+        return self._looked_at != self._snapshot_at
+
+    def snapshot(self) -> TransactionSnapshot:
+        """What is known now."""
         found = TransactionSnapshot(uptoLedger=self.noted[0], uptoEntry=self.noted[1])
         for transaction, before in self.open.items():
             found.openMost.append(transaction.most)

@@ -226,6 +226,10 @@ class Coordinator:
 
     # --- the log
 
+    def begin_behind(self, sequence: int) -> None:
+        """All up to it were given out, and have ended; before anything else is called."""
+        self._next = self._lowest = sequence + 1
+
     def replay(self, entry: bytes, position: Position) -> None:
         """Take the next entry of the log; all of them before anything else is called.
 

@@ -1,4 +1,7 @@
-"""Core: entries of the log of a coordinator. docs/formats/transaction-logs.md."""
+"""Core: entries of logs of coordinators and of pending acknowledgements.
+
+docs/formats/transaction-logs.md
+"""
 
 import struct
 from collections.abc import Iterable
@@ -6,8 +9,8 @@ from typing import Final
 
 from magnetar.broker.transaction import transaction_records_pb2 as pb
 
-GROUP: Final = struct.pack(">HH", 0x0E01, 1)
-"""In front of several records that are one entry, also in logs of pending acknowledgements."""
+_GROUP: Final = struct.pack(">HH", 0x0E01, 1)
+"""In front of several records that are one entry."""
 
 
 def entry_records(entry: bytes) -> list[pb.TransactionRecord]:
@@ -16,11 +19,18 @@ def entry_records(entry: bytes) -> list[pb.TransactionRecord]:
     Raises:
         google.protobuf.message.DecodeError: it isn't an entry of such a log.
     """
-    if entry.startswith(GROUP):
-        return list(pb.TransactionRecords.FromString(entry[len(GROUP) :]).records)
+    if entry.startswith(_GROUP):
+        return list(pb.TransactionRecords.FromString(entry[len(_GROUP) :]).records)
     return [pb.TransactionRecord.FromString(entry)]
+
+
+def acknowledgement_records(entry: bytes) -> list[pb.PendingAckRecord]:
+    """The same of a log of pending acknowledgements."""
+    if entry.startswith(_GROUP):
+        return list(pb.PendingAckRecords.FromString(entry[len(_GROUP) :]).records)
+    return [pb.PendingAckRecord.FromString(entry)]
 
 
 def encode_group(records: Iterable[pb.TransactionRecord]) -> bytes:
     """One entry: all of the records are stored, or none."""
-    return GROUP + pb.TransactionRecords(records=records).SerializeToString()
+    return _GROUP + pb.TransactionRecords(records=records).SerializeToString()

@@ -21,7 +21,7 @@ from magnetar.broker.errors import (
     storage_errors,
 )
 from magnetar.broker.protocol.topic_name import PENDING_ACK_SUFFIX
-from magnetar.broker.transaction.coordinator_records import GROUP
+from magnetar.broker.transaction.coordinator_records import acknowledgement_records
 from magnetar.broker.transaction.pending_acks import (
     AcknowledgeCommitted,
     AppendRecord,
@@ -33,7 +33,7 @@ from magnetar.broker.transaction.pending_acks import (
     TrimPendingAckLog,
 )
 from magnetar.broker.transaction.transaction_id import TransactionId
-from magnetar.broker.transaction.transaction_records_pb2 import PendingAckRecord, PendingAckRecords
+from magnetar.broker.transaction.transaction_records_pb2 import PendingAckRecord
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.cursor.cursor import AckDone, Cursor
 from magnetar.managed_ledger.entry_batch import Buffer
@@ -46,6 +46,8 @@ from magnetar.metadata.paths import encode_name
 
 logger = logging.getLogger(__name__)
 
+PENDING_ACKS: Final = "pulsar.subscription.pending.acks"
+"""Property of the cursor's position; 1: a transaction has acknowledged something, at some time."""
 _CURSOR: Final = "__pending_ack_state"
 _WITHOUT_HEADS: Final = HeadsInFront(0)
 _READ_ENTRIES: Final = 1_000
@@ -416,10 +418,7 @@ class PendingAckLog:
 
 
 def _records(entry: bytes, where: str) -> Sequence[PendingAckRecord]:
-    """Of an entry: one, or a group as Pulsar's brokers write them on request."""
     try:
-        if entry.startswith(GROUP):
-            return PendingAckRecords.FromString(entry[len(GROUP) :]).records
-        return [PendingAckRecord.FromString(entry)]
+        return acknowledgement_records(entry)
     except DecodeError as error:
         raise PersistenceError(f"{where}: not a record of acknowledgements: {error}") from error

@@ -17,26 +17,30 @@ from magnetar.broker.errors import (
     storage_errors,
 )
 from magnetar.broker.transaction.buffer import TopicTransactionBuffer
-from magnetar.broker.transaction.markers import SNAPSHOT, end_marker, snapshot_in, snapshot_marker
-from magnetar.broker.transaction.stored_ends import ENDS_PROPERTY, stored_ends, with_end
+from magnetar.broker.transaction.buffer_recovery import (
+    LOOK_BYTES,
+    LOOK_ENTRIES,
+    TRANSACTIONS_PROPERTY,
+    look_to_end,
+    next_unseen,
+    recover_buffer,
+)
+from magnetar.broker.transaction.markers import end_marker, snapshot_marker
+from magnetar.broker.transaction.stored_ends import ENDS_PROPERTY, with_end
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.broker.transaction.transaction_records_pb2 import TransactionSnapshot
 from magnetar.broker.transaction.view import TransactionView
 from magnetar.managed_ledger.append_core import AppendDone
-from magnetar.managed_ledger.entry_batch import Buffer, EntryBatch
+from magnetar.managed_ledger.entry_batch import Buffer
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
-from magnetar.managed_ledger.position import Position, format_position
+from magnetar.managed_ledger.position import format_position
 
 if TYPE_CHECKING:
     from magnetar.broker.transaction.async_coordinator import OnEnded
 
 logger = logging.getLogger(__name__)
 
-TRANSACTIONS_PROPERTY: Final = "pulsar.topic.transactions.from"
-"""Of the managed ledger: the last position in front of every entry of a transaction."""
 TRANSACTION_PROPERTIES: Final = (TRANSACTIONS_PROPERTY, ENDS_PROPERTY)
-_LOOK_ENTRIES: Final = 500
-_LOOK_BYTES: Final = 1 << 20
 
 
 class TransactionalTopic(Protocol):
@@ -119,49 +123,9 @@ class TopicTransactions:
             LedgerError, ManagedLedgerError, MetadataError.
         """
         start_ms = self._now_ms()
-        ledger_text, _, entry_text = self._ledger.properties[TRANSACTIONS_PROPERTY].partition(":")
-        self.buffer.noted = int(ledger_text), int(entry_text)
-        if (found := await self._newest_snapshot(self.buffer.noted)) is not None:
-            for position in zip(found.sealedLedger, found.sealedEntry, strict=True):
-                if self._ledger.offsets.is_valid(position):
-                    self.buffer.restore_sealed(position, await self._sealed(position))
-                    await asyncio.sleep(0)
-            self.buffer.restore(found)
-        await self._look()
-        for transaction, commit in stored_ends(self._ledger.properties):
-            self.buffer.on_stored_end(transaction, commit=commit)
+        await recover_buffer(self._ledger, self.buffer)
         self.recovered_ms = (start_ms, self._now_ms())
         self.is_starting = False
-
-    async def _newest_snapshot(self, after: Position) -> TransactionSnapshot | None:
-        """Looks back from the log's end, not in front of ``after``."""
-        ledger = self._ledger
-        offsets, upto = ledger.offsets, ledger.last_confirmed
-        while (left := offsets.entries_between(after, upto)) > 0:
-            first = offsets.position_after(after, max(1, left - _LOOK_ENTRIES + 1))
-            newest, position = None, first
-            while position <= upto:
-                batch = await ledger.read(position, _LOOK_ENTRIES, _LOOK_BYTES)
-                if batch is None:
-                    break
-                for found in map(snapshot_in, batch.bodies):
-                    if found is not None and found[0] == SNAPSHOT:
-                        newest = found[1]
-                position = offsets.next_position((batch.ledger_id, batch.last))
-            if newest is not None:
-                return newest
-            upto = offsets.previous_position(first)
-        return None
-
-    async def _sealed(self, position: Position) -> TransactionSnapshot:
-        batch = await self._ledger.read(position, 1, 1)
-        found = None if batch is None else snapshot_in(batch.bodies[0])
-        if found is None:
-            raise PersistenceError(
-                f"{self._topic.full_name}: entry {format_position(position)} holds no aborted"
-                " transactions"
-            )
-        return found[1]
 
     # --- entries
 
@@ -170,27 +134,15 @@ class TopicTransactions:
         if self.is_starting or self._looking is not None:
             return
         ledger, buffer = self._ledger, self.buffer
-        while (position := self._next()) is not None:
-            batch = ledger.read_nowait(position, _LOOK_ENTRIES, _LOOK_BYTES)
+        while (position := next_unseen(self._ledger, self.buffer)) is not None:
+            batch = ledger.read_nowait(position, LOOK_ENTRIES, LOOK_BYTES)
             if batch is None:
-                self._looking = asyncio.get_running_loop().create_task(self._look())
+                self._looking = asyncio.get_running_loop().create_task(look_to_end(ledger, buffer))
                 self._looking.add_done_callback(self._on_looked)
                 return
             buffer.on_entries(batch)
         buffer.on_trimmed(ledger.offsets.first_position())
         self._store_due()
-
-    def _next(self) -> Position | None:
-        ledger_id, entry_id = self.buffer.noted
-        return self._ledger.offsets.first_at_or_after((ledger_id, entry_id + 1))
-
-    async def _look(self) -> None:
-        while (position := self._next()) is not None:
-            batch: EntryBatch | None = await self._ledger.read(position, _LOOK_ENTRIES, _LOOK_BYTES)
-            if batch is None:
-                break
-            self.buffer.on_entries(batch)
-            await asyncio.sleep(0)
 
     def _on_looked(self, task: asyncio.Task[None]) -> None:
         self._looking = None
@@ -205,7 +157,7 @@ class TopicTransactions:
     async def _caught_up(self) -> None:
         """Returns when everything that is stored was looked at."""
         self.advance()
-        while self._next() is not None:
+        while next_unseen(self._ledger, self.buffer) is not None:
             if self._looking is None:
                 raise PersistenceError(f"{self._topic.full_name}: its entries can't be read now")
             await asyncio.wait((self._looking,))
@@ -236,10 +188,10 @@ class TopicTransactions:
             self._looking.cancel()
         if self.is_starting or self._is_storing or self._topic.terminated:
             return
-        if self._next() is not None:
+        if next_unseen(self._ledger, self.buffer) is not None:
             return
-        if (snapshot := self.buffer.snapshot()) is not None:
-            await self._store(snapshot)
+        if self.buffer.has_news:
+            await self._store(self.buffer.snapshot())
 
     # --- what clients and coordinators ask
 
@@ -279,7 +231,7 @@ class TopicTransactions:
         if self.is_starting or self._topic.terminated or transaction in self._ends:
             return False
         self.advance()
-        if self._next() is not None or self.buffer.has_ended(transaction):
+        if next_unseen(self._ledger, self.buffer) is not None or self.buffer.has_ended(transaction):
             return False
         ended = self._ends[transaction] = asyncio.get_running_loop().create_future()
 
@@ -297,7 +249,7 @@ class TopicTransactions:
                 finish(error)
                 return
             self.advance()
-            if self._next() is None:
+            if next_unseen(self._ledger, self.buffer) is None:
                 self._topic.on_transaction_end(transaction, commit=commit)
                 if self.buffer.on_finished(transaction.most, low_watermark) is None:
                     finish(None)

@@ -1,5 +1,5 @@
 // Apache Pulsar's own client, for tests: java -cp JARS Transactions.java URL TOPIC WORD...
-// WORD: plain | commit | abort | open, each sends two messages; the last one may be open-ack, which acknowledges one.
+// WORD: plain | commit | abort | open, each sends two messages; commit-ack | abort-ack, each acknowledges one.
 import java.util.concurrent.TimeUnit;
 import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.Message;
@@ -17,17 +17,16 @@ public class Transactions {
             String word = words[number];
             Transaction transaction = word.equals("plain") ? null
                 : client.newTransaction().withTransactionTimeout(1, TimeUnit.HOURS).build().get();
-            if (word.equals("open-ack")) {
+            if (word.endsWith("-ack")) {
                 acknowledge(client, words[1], transaction);
-                continue;
             }
-            for (int each = 0; each < 2; each++) {
+            for (int each = 0; each < 2 && !word.endsWith("-ack"); each++) {
                 var message = transaction == null ? producer.newMessage() : producer.newMessage(transaction);
                 message.value(word + " " + number + " " + each).send();
             }
-            if (word.equals("commit")) {
+            if (word.startsWith("commit")) {
                 transaction.commit().get();
-            } else if (word.equals("abort")) {
+            } else if (word.startsWith("abort")) {
                 transaction.abort().get();
             }
         }
@@ -39,5 +38,6 @@ public class Transactions {
             .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest).subscribe();
         Message<String> message = consumer.receive();
         consumer.acknowledgeAsync(message.getMessageId(), transaction).get();
+        consumer.close();
     }
 }

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pulsar
 import pytest
-from pulsar import ConsumerType
+from pulsar import ConsumerType, InitialPosition
 
 from magnetar.bookkeeper.ledgers import connect_ledgers
 from tests.apache_bookies import PROGRAMS, needs_bookkeeper, start_bookies
@@ -23,6 +23,7 @@ from tests.nightly import NIGHTLY
 from tests.official_client import client_of
 from tests.pulsar_broker import JAVA, PulsarBroker, needs_pulsar
 from tests.swap_history import History
+from tests.waiting import wait_until
 from tests.zookeeper_process import ZooKeeperProcess
 
 pytestmark = [needs_bookkeeper, needs_pulsar]
@@ -99,7 +100,7 @@ def ours(zookeeper: ZooKeeperProcess, log: Path) -> BrokerProcess:
         *(f"bookkeeperMetadataServiceUri={uri}", "clusterName=standalone"),
         *(f"managedLedgerDefault{x}=3" for x in ("EnsembleSize", "WriteQuorum")),
         *("managedLedgerDefaultAckQuorum=2", "acknowledgmentAtBatchIndexLevelEnabled=true"),
-        f"managedLedgerPassword={PASSWORD}",
+        *(f"managedLedgerPassword={PASSWORD}", "transactionCoordinatorEnabled=true"),
     )
     options = [word for each in settings for word in ("--set", each)]
     return BrokerProcess(log, zookeeper.url("/magnetar"), *options)
@@ -180,64 +181,90 @@ def test_pulsars_cluster_forth_and_back_and_forth(
     assert asyncio.run(compacted_ledgers(zookeeper, compacted.namespace)) == 2
 
 
-def transactions(broker: PulsarBroker, local: str, *words: str) -> None:
-    """By Apache's own client, see ``tests/apache/Transactions.java``."""
-    command = [*JAVA, str(PROGRAMS / "Transactions.java"), broker.service_url]
-    topic = f"persistent://{TRANSACTIONS}/{local}"
-    done = subprocess.run(
-        [*command, topic, *words], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+class TransactedTopic:
+    """A topic on one broker after another, and what each must show of it.
+
+    Attributes:
+        seen: committed and plain messages, in order.
+    """
+
+    def __init__(self, local: str) -> None:
+        self.name = f"persistent://{TRANSACTIONS}/{local}"
+        self.seen, self._acked = list[str](), 0
+
+    def work(self, service_url: str, *words: str) -> None:
+        """By Apache's own client, see ``tests/apache/Transactions.java``."""
+        command = [*JAVA, str(PROGRAMS / "Transactions.java"), service_url, self.name, *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+        for number, word in enumerate(words, 2):
+            self._acked += word == "commit-ack"
+            if word in ("plain", "commit"):
+                self.seen += [f"{word} {number} {each}" for each in range(2)]
+
+    def look(self, service_url: str) -> None:
+        """A reader gets all of it; the subscription what no committed transaction acknowledged."""
+        with client_of(service_url) as client:
+            assert received(client, self.name) == self.seen
+            consumer = client.subscribe(
+                self.name, "acked", initial_position=InitialPosition.Earliest
+            )
+            left = [consumer.receive(60_000).data().decode() for _ in self.seen[self._acked :]]
+            assert left == self.seen[self._acked :]
+            with pytest.raises(pulsar.Timeout):
+                consumer.receive(300)
 
 
-def test_transactions_that_are_open_or_were_aborted_are_refused(
-    zookeeper: ZooKeeperProcess, tmp_path: Path
-) -> None:
-    """A topic that had committed ones alone is served; the others can be made so."""
+def highest_sequence(admin_url: str) -> int:
+    """Of all coordinators: those that were given out."""
+    stats = httpx.get(f"{admin_url}/admin/v3/transactions/coordinatorStats", timeout=60)
+    stats.raise_for_status()
+    return max(int(each["leastSigBits"]) for each in stats.json().values())
+
+
+def test_transactions_forth_and_back_and_forth(zookeeper: ZooKeeperProcess, tmp_path: Path) -> None:
+    """The first broker is killed: acknowledgements that were committed are in one log alone."""
     settings = {"transactionCoordinatorEnabled": "true", "managedLedgerPassword": PASSWORD}
     theirs = PulsarBroker(tmp_path / "pulsar", zookeeper.port, settings)
     theirs.set_up()
+    mixed, alone = TransactedTopic("mixed"), TransactedTopic("open")
     with theirs:
         admin = f"{theirs.admin_url}/admin"
         httpx.put(f"{admin}/v2/namespaces/{TRANSACTIONS}", json={}).raise_for_status()
         retention = f"{admin}/v2/namespaces/{TRANSACTIONS}/retention"
         for_ever = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
         httpx.post(retention, json=for_ever).raise_for_status()
-        transactions(theirs, "committed", "plain", "commit", "plain")
-        transactions(theirs, "aborted", "plain", "abort", "plain")
-        transactions(theirs, "open", "plain", "open")
-        transactions(theirs, "acked", "plain", "open-ack")
-    for words in ((), ("--accept-data-loss",), ("--dry-run",)):
-        code, told = migrate_in_place(zookeeper.url(), *words)
-        assert code == 1
-        assert "nothing was changed" in told
-        refused = [line for line in told.splitlines() if line.startswith("refused: ")]
-        assert len(refused) == 4, told
-        assert sum("is open: " in line for line in refused) == 2
-        for local, how in (("aborted", "were aborted"), ("open", "are open")):
-            where = f"refused: {TRANSACTIONS}/persistent/{local}: "
-            assert any(line.startswith(where) and line.endswith(how) for line in refused), told
+        mixed.work(theirs.service_url, "plain", "commit", "abort", "plain", "commit-ack")
+        alone.work(theirs.service_url, "plain", "open")
+    code, told = migrate_in_place(zookeeper.url(), "--accept-data-loss")
+    assert code == 1
+    refused = [line for line in told.splitlines() if line.startswith("refused: ")]
+    assert len(refused) == 1, told
+    assert "is OPEN, it began " in refused[0]
+    assert refused[0].endswith(f" s ago: {alone.name}")
     with theirs:
-        transactions(theirs, "committed", "commit")  # coordinators are loaded for clients
-        for most, least in re.findall(r"transaction \((\d+),(\d+)\) is open", told):
+        mixed.work(theirs.service_url, "abort-ack", "commit-ack")  # it loads coordinators
+        for most, least in re.findall(r"transaction \((\d+),(\d+)\) is OPEN", told):
             path = f"{admin}/v3/transactions/abortTransaction/{most}/{least}"
             httpx.post(path, timeout=60).raise_for_status()
-        for local in ("aborted", "open"):
-            topic = f"{admin}/v2/persistent/{TRANSACTIONS}/{local}"
-            httpx.put(f"{topic}/unload", timeout=60).raise_for_status()  # a new ledger
-            httpx.delete(f"{topic}/truncate", timeout=60).raise_for_status()
-    migrate(zookeeper)
-    with (
-        ours(zookeeper, tmp_path / "ours") as broker,
-        client_of(broker.service_url) as client,
-    ):
-        topics = f"persistent://{TRANSACTIONS}"
-        assert received(client, f"{topics}/committed") == [
-            *("plain 2 0", "plain 2 1", "commit 3 0", "commit 3 1", "plain 4 0", "plain 4 1"),
-            *("commit 2 0", "commit 2 1"),
-        ]
-        assert received(client, f"{topics}/acked") == ["plain 2 0", "plain 2 1"]
-        assert received(client, f"{topics}/aborted") == received(client, f"{topics}/open") == []
+        mixed.look(theirs.service_url)
+        last = highest_sequence(theirs.admin_url)
+        theirs.kill()
+    # Its session has to end first.
+    wait_until(lambda: migrate_in_place(zookeeper.url())[0] == 0)
+    for turn in range(3 if NIGHTLY else 2):
+        is_theirs = turn == 1
+        if turn:
+            told = migrate(zookeeper, *(("--back",) if is_theirs else ()))
+            assert "lost:" not in told
+        with theirs if is_theirs else ours(zookeeper, tmp_path / f"ours{turn}") as broker:
+            for each in (mixed, alone):
+                each.look(broker.service_url)
+            steps = ("abort", "commit-ack", "plain", "commit", "abort-ack", "abort")
+            mixed.work(broker.service_url, *steps)
+            mixed.look(broker.service_url)
+            assert highest_sequence(broker.admin_url) > last
+            last = highest_sequence(broker.admin_url)
 
 
 def test_ledgers_of_every_digest_chunks_and_indexes_of_delays(

@@ -55,12 +55,18 @@ class RecordedLedgers:
     async def image(self, where: str, node: CursorNode) -> CursorImage:
         return node.image(where)
 
-    async def create(self, entries: Sequence[bytes], custom: dict[str, bytes]) -> int:
+    async def create(
+        self, entries: Callable[[int], Sequence[bytes]], custom: dict[str, bytes]
+    ) -> int:
         ledger_id = max(self.ends) + 1
-        self.stored[ledger_id] = list(entries)
-        self.ends[ledger_id] = (len(entries) - 1, sum(map(len, entries)))
+        self.put(ledger_id, entries(ledger_id))
         self._marks[ledger_id] = custom.get(MARK, b"").decode()
         return ledger_id
+
+    def put(self, ledger_id: int, entries: Sequence[bytes]) -> None:
+        """There is a closed ledger with these entries."""
+        self.stored[ledger_id] = list(entries)
+        self.ends[ledger_id] = (len(entries) - 1, sum(map(len, entries)))
 
     async def marked(self, marks: Collection[str]) -> dict[int, str]:
         return {k: v for k, v in self._marks.items() if k in self.ends and v in marks}

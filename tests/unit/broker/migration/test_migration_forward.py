@@ -44,7 +44,7 @@ async def test_what_is_read_back_is_what_pulsar_had(cluster: Cluster) -> None:
     before = await tree_of(cluster.pulsar)
     report = await cluster.forward().run()
     assert dict(report.counts) == {
-        "documents": 10,
+        "documents": 11,
         "topics": 13,
         "ledgers": 21,
         "messages or batches": 477,

@@ -12,8 +12,8 @@ from magnetar.broker.protocol.framing import parse_entry_body
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.broker.topic.persistent_topic import PersistentTopic
 from magnetar.broker.transaction import buffer as buffer_module
+from magnetar.broker.transaction.buffer_recovery import TRANSACTIONS_PROPERTY
 from magnetar.broker.transaction.stored_ends import ENDS_PROPERTY
-from magnetar.broker.transaction.topic_transactions import TRANSACTIONS_PROPERTY
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.managed_ledger import append_path
 from magnetar.managed_ledger.append_core import AppendDone
@@ -504,3 +504,16 @@ async def test_a_transaction_ends_on_a_terminated_topic(broker: Broker, *, is_lo
     await consumer.sees(0, 1, 3, 4, 5)
     assert topic.ledger.last_confirmed == last
     assert topic.properties == {}, "ends are not the user's"
+
+
+async def test_a_load_after_a_swap_from_pulsar(broker: Broker) -> None:
+    """A snapshot is all there is behind the log that was taken over."""
+    client, _ = await connected(broker)
+    await store(client, sent(0), sent(1, 1))
+    await end(await topic_of(broker), 1, commit=False)
+    topic = await topic_of(broker)
+    await topic.ledger.update_properties(lambda _: {TRANSACTIONS_PROPERTY: "-1:-1"})
+    topic = await reload(broker)
+    assert topic.transactions is not None
+    assert list(topic.transactions.buffer.aborted) == [TransactionId(0, 1)]
+    await (await Consumer(broker, 6000).subscribe()).sees(0)
