@@ -302,6 +302,7 @@ async def topic(ask: Ask) -> View:
         "subscription_actions": (*SUBSCRIPTION_ACTIONS, *SUBSCRIPTION_FORMS),
         "topic_actions": TOPIC_ACTIONS,
     }
+    content["pending_acks"] = None  # each partition has its own
     if not partitions and not path.is_volatile and (opened := ask.query.get("open", "")):
         content["pending_acks"] = await pending_acks_of(ask.source.api, path, opened)
     if (more := _OF_TABS.get(tab)) is not None:
@@ -325,7 +326,7 @@ async def _storage(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]
     found = asyncio.gather(get(ask.source.api, f"{path.rest}/{route}"), _ledger_infos(ask, path))
     ledgers = panel("Ledgers", found, lambda both: stored_topics(str(path), *both))
     if partitions or path.is_volatile:  # each partition has states of its own
-        return {"storage": await ledgers, "runs": ()}
+        return {"storage": await ledgers, "runs": (), "buffer": None}
     compaction, offload = (
         panel(title, get(ask.source.api, f"{path.rest}/{key}"), run_of)
         for title, key in (("Compaction", "compaction"), ("Offload", "offload"))

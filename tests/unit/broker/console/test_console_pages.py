@@ -64,6 +64,8 @@ async def test_every_page_with_few_and_many_things(client: httpx.AsyncClient, nu
     names = {"domain": "persistent", "tenant": "public", "namespace": "default", "topic": "t0"}
     names |= {"broker": me, "policy": "messageTTL", "role": "billing", "setting": "maxTenants"}
     for key in PAGES:
+        if "{most}" in key:  # test_console_transactions.py: this broker has no transactions
+            continue
         path = path_of(key, names)
         page = await client.get(f"/console/{path}")
         found = number or "{topic}" not in key or key.endswith(("/produce", "/schema/new"))

@@ -139,6 +139,18 @@ async def test_an_end_that_is_refused(
     assert "Abort…" not in page
 
 
+@pytest.mark.parametrize("tab", ["storage", "subscriptions?open=s"])
+async def test_a_topic_with_partitions_has_no_figures_of_its_own(
+    client: httpx.AsyncClient, tab: str
+) -> None:
+    topic = "/admin/v2/persistent/public/default/wide"
+    assert (await client.put(f"{topic}/partitions", json=2)).is_success
+    assert (await client.put(f"{topic}/subscription/s")).is_success
+    page = await text_of(client, f"topic/persistent/public/default/wide/{tab}")
+    assert "Aborted, still stored" not in page
+    assert "Open transactions that acknowledge here" not in page
+
+
 async def test_an_abort_is_confirmed_and_done(client: httpx.AsyncClient, broker: Broker) -> None:
     coordinator = await begin(broker, 1, topic=TOPIC)
     path = "/console/transactions/0/0/do/abort"
