@@ -99,8 +99,10 @@ def produce(client: pulsar.Client, size: int, batching: bool, seconds: float) ->
     }
 
 
-def synchronous(client: pulsar.Client, size: int, seconds: float) -> dict[str, float]:
-    producer = _producer(client, _topic(), False)
+def synchronous(
+    client: pulsar.Client, size: int, seconds: float, topic: str = ""
+) -> dict[str, float]:
+    producer = _producer(client, topic or _topic(), False)
     payload, latencies = b"x" * size, []
     end = time.perf_counter() + seconds
     while (start := time.perf_counter()) < end:

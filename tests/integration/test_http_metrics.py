@@ -10,6 +10,7 @@ import pytest
 
 from tests.metrics_page import DASHBOARDS, Samples, check_dashboard, samples_of
 from tests.standalone_process import StandaloneProcess
+from tests.waiting import wait_until
 
 
 def value(samples: Samples, name: str, **labels: str) -> float:
@@ -132,6 +133,9 @@ def test_namespace_level_replaces_topic_level(tmp_path: Path) -> None:
 
 def test_the_dashboard_asks_for_what_there_is(url: str) -> None:
     (path,) = (each for each in DASHBOARDS if each.stem == "magnetar")
+    # Coordinators of transactions are opened soon after the start.
+    is_there = "pulsar_txn_active_count{"
+    wait_until(lambda: is_there in httpx.get(f"{url}/metrics", timeout=30).text, "coordinators", 60)
     check_dashboard(path, samples_of(url))
 
 

@@ -1,0 +1,192 @@
+"""``magnetar standalone --processes``: CPU a message of each process, and what more cores give.
+
+    python -m benchmarks.processes [--rounds 3] [--seconds 5]
+
+One process, and two brokers over a storage process, in turns: messages a second, CPU a message of
+brokers and storage, p99 of a synchronous producer alone and beside a client that asks for
+statistics all the time. Then a model: with these costs, how many messages a second would so many
+cores take, and what is full first.
+"""
+
+import argparse
+import http.client
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Final
+from urllib.parse import urlsplit
+
+import psutil
+import pulsar
+
+from benchmarks import run
+from tests.standalone_process import StandaloneProcess
+
+CORES: Final = (2, 4, 8, 16, 32)
+LOADS: Final = {"batched-1k": (1024, True), "unbatched-1k": (1024, False)}
+_STARTING: Final = re.compile(r"INFO \S+ (\S+) starting, pid (\d+)$", re.MULTILINE)
+_ASKING: Final = "--asking"
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Microseconds of CPU a message, of all brokers together and of the storage."""
+
+    brokers: float
+    storage: float
+
+
+@dataclass(frozen=True)
+class Capacity:
+    messages_per_s: float
+    brokers: int
+    full: str
+
+
+def capacity(costs: Costs, cores: int) -> Capacity:
+    """The most messages a second, with the number of brokers that gives it.
+
+    A process runs Python on one core at a time. The storage process has one; brokers share the
+    rest, and what it leaves.
+    """
+    best = Capacity(0.0, 0, "")
+    of_storage = 1e6 / costs.storage
+    of_cores = cores * 1e6 / (costs.brokers + costs.storage)
+    for brokers in range(1, cores + 1):
+        of_brokers = brokers * 1e6 / costs.brokers
+        limits = {"storage": of_storage, "cores": of_cores, "brokers": of_brokers}
+        full = min(limits, key=lambda name: limits[name])
+        if limits[full] > best.messages_per_s:
+            best = Capacity(limits[full], brokers, full)
+    return best
+
+
+class Servers(StandaloneProcess):
+    """The command, and what it starts."""
+
+    def cpu(self) -> dict[str, float]:
+        """Seconds so far, by kind of process."""
+        found: dict[str, float] = defaultdict(float)
+        children = dict(_STARTING.findall(self.log)) or {"broker-1": str(self.pid)}
+        for name, pid in children.items():
+            times = psutil.Process(int(pid)).cpu_times()
+            found["storage" if name == "storage" else "brokers"] += times.user + times.system
+        return found
+
+
+@contextmanager
+def servers(count: int) -> Iterator[tuple[Servers, pulsar.Client]]:
+    with (
+        tempfile.TemporaryDirectory(prefix="magnetar-processes-") as folder,
+        Servers(Path(folder) / "data", "--processes", str(count)) as made,
+    ):
+        logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        client = pulsar.Client(made.service_url, logger=logger)
+        yield made, client
+        client.close()
+
+
+def measure(count: int, seconds: float) -> dict[str, float]:
+    """Figures of one run, by name."""
+    figures = {}
+    with servers(count) as (made, client):
+        for load, (size, batching) in LOADS.items():
+            run.produce(client, size, batching, min(1.0, seconds))  # warm
+            before = made.cpu()
+            row = run.produce(client, size, batching, seconds)
+            used = {name: spent - before[name] for name, spent in made.cpu().items()}
+            figures[f"{load} msg/s"] = row["msg_per_s"]
+            for name, spent in used.items():
+                figures[f"{load} {name} us"] = spent / row["messages"] * 1e6
+        topic = elsewhere(made)
+        figures["p99 alone ms"] = run.synchronous(client, 1024, seconds, topic)["p99_ms"]
+        with asked_for_statistics(made.admin_url):
+            row = run.synchronous(client, 1024, seconds, topic)
+        figures["p99 beside admin ms"] = row["p99_ms"]
+    return figures
+
+
+def elsewhere(made: Servers) -> str:
+    """A topic that the first broker doesn't serve, where there are others."""
+    topics = [f"persistent://public/default/p99-{number}" for number in range(16)]
+    for topic in topics:
+        url = f"{made.admin_url}/lookup/v2/topic/{topic.replace('://', '/')}"
+        with urllib.request.urlopen(url) as answer:
+            if json.load(answer)["nativeUrl"] != made.service_url:
+                return topic
+    return topics[0]
+
+
+@contextmanager
+def asked_for_statistics(admin_url: str) -> Iterator[None]:
+    command = (sys.executable, "-m", "benchmarks.processes", _ASKING, admin_url)
+    asking = subprocess.Popen(command)
+    try:
+        yield
+    finally:
+        asking.terminate()
+        asking.wait()
+
+
+def ask_for_ever(admin_url: str) -> None:
+    place = urlsplit(admin_url)
+    connection = http.client.HTTPConnection(place.hostname or "", place.port)
+    while True:
+        for path in ("/metrics", "/admin/v2/persistent/public/default", "/admin/v2/brokers/health"):
+            connection.request("GET", path)
+            connection.getresponse().read()
+
+
+def table(found: Mapping[int, Sequence[Mapping[str, float]]]) -> Iterator[str]:
+    yield "| figure | " + " | ".join(f"--processes {count}" for count in found) + " |"
+    yield "|---|" + "---|" * len(found)
+    names = {name: None for rows in found.values() for row in rows for name in row}
+    medians = {
+        count: {name: median(row[name] for row in rows) for name in rows[0]}
+        for count, rows in found.items()
+    }
+    for name in names:
+        cells = (
+            f"{medians[count][name]:,.4g}" if name in medians[count] else "-" for count in found
+        )
+        yield f"| {name} | " + " | ".join(cells) + " |"
+    yield ""
+    yield "| load | cores | messages a second | brokers | full first |"
+    yield "|---|---|---|---|---|"
+    several = medians[max(found)]
+    for load in LOADS:
+        costs = Costs(several[f"{load} brokers us"], several[f"{load} storage us"])
+        for cores in CORES:
+            most = capacity(costs, cores)
+            yield (
+                f"| {load} | {cores} | {most.messages_per_s:,.0f} | {most.brokers} | {most.full} |"
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=5.0, help="length of each load")
+    parser.add_argument(_ASKING, metavar="URL", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.asking:
+        return ask_for_ever(options.asking)
+    found: dict[int, list[dict[str, float]]] = {1: [], 2: []}
+    for number in range(options.rounds):
+        for count in sorted(found, reverse=number % 2 == 1):
+            found[count].append(measure(count, options.seconds))
+            print(count, json.dumps(found[count][-1]), flush=True)
+    print("\n".join(table(found)))
+
+
+if __name__ == "__main__":
+    main()
