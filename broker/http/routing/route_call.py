@@ -6,8 +6,8 @@ streams, models of answers, dependencies that end with the request) and took hal
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
@@ -73,13 +73,15 @@ class _Step:
 class _Parameter:
     """A value of the path, the query or the headers."""
 
-    __slots__ = ("_field", "_is_list", "_is_text", "_place", "name")
+    __slots__ = ("_field", "_is_list", "_is_text", "_new_default", "_place", "name")
 
     def __init__(self, field: ModelField, place: str) -> None:
         info = field.field_info
         self.name, self._field, self._place = field.name, field, place
         self._is_text = info.annotation in _TEXTS and not info.metadata
         self._is_list = info.annotation in (list[str], list[str] | None)
+        # Pydantic looks at the factory's signature at each call, which leaves garbage in cycles.
+        self._new_default = cast("Callable[[], Any] | None", info.default_factory)
 
     def read(self, values: Mapping[str, Any]) -> Any:
         """Raises RequestValidationError."""
@@ -92,7 +94,7 @@ class _Parameter:
         if value is None:
             if field.field_info.is_required():
                 self._refuse([{"type": "missing", "msg": "Field required"}])
-            return field.get_default()
+            return field.get_default() if self._new_default is None else self._new_default()
         if self._is_text:
             return value
         value, errors = field.validate(value)
