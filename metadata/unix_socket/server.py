@@ -154,6 +154,8 @@ class ServedSession(asyncio.Protocol):
         try:
             if old_key:
                 await self._main.end_session(old_key)
+            if self._transport.is_closing():  # it went away meanwhile: nobody would end its session
+                return
             self._session = session = self._main.new_session()
         except (MetadataError, ValueError) as error:
             self._send(error_frame(number, error))

@@ -120,8 +120,11 @@ class _Link(asyncio.Protocol):
             subject: path of a change, else the session.
         Raises:
             MetadataError, ValueError: as the server says.
-            OutcomeUnknownError, SessionLostError: the connection has ended meanwhile.
+            OutcomeUnknownError: the connection has ended meanwhile.
+            SessionLostError: the same, of what changes nothing; or it had ended before.
         """
+        if not self.is_open:
+            raise SessionLostError(subject)
         self._number = number = self._number % _NUMBERS + 1
         reply: asyncio.Future[tuple[int, bytes]] = self._loop.create_future()
         self._pending[number] = operation, subject, reply
@@ -280,6 +283,8 @@ class UnixSocketStore(MetadataStore):
         try:
             request = connect_body(int(self._timeout_s * 1000), self._key)
             _, key = await link.ask(Operation.CONNECT, request, self._key)
+            if not link.is_open:  # its end was told before there was a session to lose
+                raise SessionLostError(key.decode())
         except BaseException:
             link.drop("no session")
             raise

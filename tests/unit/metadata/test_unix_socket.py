@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -206,6 +206,41 @@ async def test_a_silent_server_costs_the_session(tmp_path: Path) -> None:
         with pytest.raises(SessionLostError):
             await reading
         await store.close()
+
+
+async def test_a_connection_that_ends_with_the_answer_to_its_begin_is_no_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are told in one turn of the loop, before whoever waits for the answer goes on."""
+    begun: list[bytes] = []
+
+    async def connect(path: Path, new_protocol: Callable[[], asyncio.Protocol]) -> None:
+        protocol = new_protocol()
+
+        class Transport(asyncio.Transport):
+            def write(self, data: bytes | bytearray | memoryview) -> None:
+                begun.append(bytes(data))
+                protocol.data_received(frame(1, OK, b"1-1"))
+                protocol.connection_lost(None)
+
+        protocol.connection_made(Transport())
+
+    monkeypatch.setattr("magnetar.metadata.unix_socket.store.connect_unix", connect)
+    with pytest.raises(StoreUnreachableError, match="is lost"):
+        await UnixSocketStore.connect(tmp_path / "socket", LONG_S, 0.1)
+    assert len(begun) > 1  # it has tried again
+
+
+async def test_a_client_that_leaves_while_its_session_begins_has_none(served: Served) -> None:
+    store = await served.client()
+    before = len(served.main._shared.stores)
+    for _ in range(20):
+        _, writer = await asyncio.open_unix_connection(served.path)
+        writer.write(frame(1, Operation.CONNECT, connect_body(60_000, "0-1")))
+        await writer.drain()
+        writer.transport.abort()
+    await store.put("/a", b"")
+    await seen(lambda: _value(len(served.main._shared.stores)), before)
 
 
 async def test_nobody_there(tmp_path: Path) -> None:
