@@ -11,7 +11,6 @@ cores take, and what is full first.
 import argparse
 import http.client
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -29,11 +28,10 @@ import psutil
 import pulsar
 
 from benchmarks import run
-from tests.standalone_process import StandaloneProcess
+from tests.several_processes import SeveralProcesses
 
 CORES: Final = (2, 4, 8, 16, 32)
 LOADS: Final = {"batched-1k": (1024, True), "unbatched-1k": (1024, False)}
-_STARTING: Final = re.compile(r"INFO \S+ (\S+) starting, pid (\d+)$", re.MULTILINE)
 _ASKING: Final = "--asking"
 
 
@@ -70,24 +68,20 @@ def capacity(costs: Costs, cores: int) -> Capacity:
     return best
 
 
-class Servers(StandaloneProcess):
-    """The command, and what it starts."""
-
-    def cpu(self) -> dict[str, float]:
-        """Seconds so far, by kind of process."""
-        found: dict[str, float] = defaultdict(float)
-        children = dict(_STARTING.findall(self.log)) or {"broker-1": str(self.pid)}
-        for name, pid in children.items():
-            times = psutil.Process(int(pid)).cpu_times()
-            found["storage" if name == "storage" else "brokers"] += times.user + times.system
-        return found
+def cpu_of(made: SeveralProcesses) -> dict[str, float]:
+    """Seconds so far, by kind of process."""
+    found: dict[str, float] = defaultdict(float)
+    for name, process in (made.children() or {"broker-1": psutil.Process(made.pid)}).items():
+        times = process.cpu_times()
+        found["storage" if name == "storage" else "brokers"] += times.user + times.system
+    return found
 
 
 @contextmanager
-def servers(count: int) -> Iterator[tuple[Servers, pulsar.Client]]:
+def servers(count: int) -> Iterator[tuple[SeveralProcesses, pulsar.Client]]:
     with (
         tempfile.TemporaryDirectory(prefix="magnetar-processes-") as folder,
-        Servers(Path(folder) / "data", "--processes", str(count)) as made,
+        SeveralProcesses(Path(folder) / "data", "--processes", str(count)) as made,
     ):
         logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
         client = pulsar.Client(made.service_url, logger=logger)
@@ -101,9 +95,9 @@ def measure(count: int, seconds: float) -> dict[str, float]:
     with servers(count) as (made, client):
         for load, (size, batching) in LOADS.items():
             run.produce(client, size, batching, min(1.0, seconds))  # warm
-            before = made.cpu()
+            before = cpu_of(made)
             row = run.produce(client, size, batching, seconds)
-            used = {name: spent - before[name] for name, spent in made.cpu().items()}
+            used = {name: spent - before[name] for name, spent in cpu_of(made).items()}
             figures[f"{load} msg/s"] = row["msg_per_s"]
             for name, spent in used.items():
                 figures[f"{load} {name} us"] = spent / row["messages"] * 1e6
@@ -115,7 +109,7 @@ def measure(count: int, seconds: float) -> dict[str, float]:
     return figures
 
 
-def elsewhere(made: Servers) -> str:
+def elsewhere(made: SeveralProcesses) -> str:
     """A topic that the first broker doesn't serve, where there are others."""
     topics = [f"persistent://public/default/p99-{number}" for number in range(16)]
     for topic in topics:

@@ -4,7 +4,6 @@ Reads never wait: they are answered from the tree, which holds only what is dura
 sessions can share one store, as several brokers share a ZooKeeper: ``new_session``.
 """
 
-import asyncio
 import re
 import secrets
 import time
@@ -27,7 +26,7 @@ from magnetar.metadata.store import (
     check_delete,
     check_put,
 )
-from magnetar.metadata.watches import CallbackWatch, PathWatches
+from magnetar.metadata.watches import PathWatches, SessionWatches, report_to_loop
 
 
 def _wall_clock_ms() -> int:
@@ -57,7 +56,7 @@ class _Shared:
 
     def _on_fatal(self) -> None:
         for store in list(self.stores):
-            store._tell_session(SessionEvent.SESSION_LOST)
+            store._session_watches.tell(SessionEvent.SESSION_LOST)
 
 
 class EmbeddedMetadataStore(MetadataStore):
@@ -69,7 +68,7 @@ class EmbeddedMetadataStore(MetadataStore):
         self._session_id = shared.next_session_id()
         self._lost = self._closed = False
         self._watches = PathWatches()
-        self._session_watches: list[CallbackWatch[SessionEvent]] = []
+        self._session_watches = SessionWatches()
         shared.stores.append(self)
 
     @classmethod
@@ -183,9 +182,7 @@ class EmbeddedMetadataStore(MetadataStore):
         return self._watches.add(path_prefix, on_event)
 
     def on_session_event(self, on_event: Callable[[SessionEvent], None]) -> Watch:
-        watch = CallbackWatch(on_event, self._session_watches.remove)
-        self._session_watches.append(watch)
-        return watch
+        return self._session_watches.add(on_event)
 
     async def close(self) -> None:
         if self._owner:
@@ -206,16 +203,16 @@ class EmbeddedMetadataStore(MetadataStore):
         The ephemeral nodes stay until ``expire_session``.
         """
         if not self._lost:
-            self._tell_session(SessionEvent.CONNECTION_LOST)
+            self._session_watches.tell(SessionEvent.CONNECTION_LOST)
             self._lost = True
-            self._tell_session(SessionEvent.SESSION_LOST)
+            self._session_watches.tell(SessionEvent.SESSION_LOST)
 
     def begin_session(self) -> None:
         """After ``lose_session``: connected again, under a new session id."""
         if self._lost:
             self._session_id, self._lost = self._shared.next_session_id(), False
-            self._tell_session(SessionEvent.RECONNECTED)
-            self._tell_session(SessionEvent.SESSION_REESTABLISHED)
+            self._session_watches.tell(SessionEvent.RECONNECTED)
+            self._session_watches.tell(SessionEvent.SESSION_REESTABLISHED)
 
     async def expire_session(self, session_id: str) -> None:
         """As the server does some time after a session was lost: deletes its ephemeral nodes."""
@@ -224,19 +221,14 @@ class EmbeddedMetadataStore(MetadataStore):
 
     def _deliver(self, events: list[MetadataEvent]) -> None:
         if not self._lost:
-            self._watches.deliver(events, _report)
-
-    def _tell_session(self, event: SessionEvent) -> None:
-        for watch in list(self._session_watches):
-            watch.call(event, _report)
+            self._watches.deliver(events, report_to_loop)
 
     def _end(self) -> None:
         if not self._closed:
             self._closed = True
             self._shared.stores.remove(self)
             self._watches.close_all()
-            for watch in list(self._session_watches):
-                watch.close()
+            self._session_watches.close_all()
 
     def _versioned(self, path: str, node: Node) -> Versioned:
         owner = node.owner
@@ -258,7 +250,3 @@ class EmbeddedMetadataStore(MetadataStore):
         # leave an ephemeral node that outlives its session.
         if session_id not in self._shared.live_sessions:
             raise SessionLostError(session_id)
-
-
-def _report(message: str, error: BaseException) -> None:
-    asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})

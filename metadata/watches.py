@@ -1,10 +1,11 @@
-"""Callbacks by path prefix: registered, found by the ancestors of a path, called one by one."""
+"""Callbacks by path prefix, and of sessions: registered, found, called one by one."""
 
+import asyncio
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 from magnetar.metadata.paths import ROOT, parent_of
-from magnetar.metadata.store import MetadataEvent, Watch
+from magnetar.metadata.store import MetadataEvent, SessionEvent, Watch
 
 E = TypeVar("E")
 ReportError = Callable[[str, BaseException], None]
@@ -28,6 +29,31 @@ class CallbackWatch(Watch, Generic[E]):
             self._on_event(event)
         except Exception as error:
             report_error(f"a metadata callback failed on {event}", error)
+
+
+def report_to_loop(message: str, error: BaseException) -> None:
+    """To the running loop's exception handler."""
+    asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
+
+
+class SessionWatches:
+    """Watches of a store's session."""
+
+    def __init__(self) -> None:
+        self._watches: list[CallbackWatch[SessionEvent]] = []
+
+    def add(self, on_event: Callable[[SessionEvent], None]) -> Watch:
+        watch = CallbackWatch(on_event, self._watches.remove)
+        self._watches.append(watch)
+        return watch
+
+    def tell(self, event: SessionEvent) -> None:
+        for watch in list(self._watches):
+            watch.call(event, report_to_loop)
+
+    def close_all(self) -> None:
+        for watch in list(self._watches):
+            watch.close()
 
 
 class PathWatches:

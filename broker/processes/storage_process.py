@@ -98,9 +98,9 @@ class StorageProcess:
         store = open_embedded(config.data_path)
         stack.push_async_callback(store.close)
         store.on_session_event(self._on_session_event)
-        # Before the bookie, which is found there: who asks for ledgers waits for it.
-        server = MetadataServer(store, socket_of(config))
         await self._open_bookie(stack, store)
+        # Behind the bookie: brokers that come find it registered.
+        server = MetadataServer(store, socket_of(config))
         await server.listen()
         stack.push_async_callback(server.close)
         metrics = MetricsSocket(folder, STORAGE, self._metrics)

@@ -281,7 +281,7 @@ class Standalone:
     async def _show_metrics(
         self, stack: AsyncExitStack, service: BrokerService, app: Starlette
     ) -> None:
-        """By HTTP alone."""
+        """To other processes of this command: there is none."""
 
     def _on_session_event(self, event: SessionEvent) -> None:
         # The embedded store has no network to lose: this means that a commit failed and that what

@@ -4,8 +4,8 @@ A frame is its length (u32), the number of the request that it belongs to (u32),
 what the code needs. Little-endian. Both ends are of one installation: a client of another version
 is refused when it connects.
 
-A request with a number above 0 gets exactly one reply with that number; ``WATCH``, ``UNWATCH`` have
-0 and get none, nor do events, which the server sends with 0.
+A request gets exactly one reply, with its number. Events, of all changes from the session's begin
+on, have the number 0.
 """
 
 import json
@@ -56,11 +56,9 @@ class Operation(IntEnum):
     PUT = 5
     DELETE = 6
     DELETE_RECURSIVE = 7
-    WATCH = 8
-    UNWATCH = 9
-    END_SESSION = 10
-    PING = 11
-    CLOSE = 12
+    END_SESSION = 8
+    PING = 9
+    CLOSE = 10
 
 
 CHANGES: Final = frozenset({Operation.PUT, Operation.DELETE, Operation.DELETE_RECURSIVE})

@@ -13,7 +13,7 @@ from typing import Final, cast
 
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from magnetar.metadata.errors import MetadataError, StoreClosedError
-from magnetar.metadata.paths import ROOT, parent_of
+from magnetar.metadata.paths import ROOT
 from magnetar.metadata.store import MetadataEvent, SessionEvent
 from magnetar.metadata.unix_socket.address import listening_socket
 from magnetar.metadata.unix_socket.frames import (
@@ -79,7 +79,6 @@ class ServedSession(asyncio.Protocol):
         self._reader = SocketFrameReader(REQUEST_BYTES_MAX)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
-        self._prefixes: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()  # the loop keeps none of them alive
         self._timer: asyncio.TimerHandle | None = None
         self._silent_ticks = 0
@@ -141,10 +140,6 @@ class ServedSession(asyncio.Protocol):
                 self._transport.close()
                 return
             self._run(self._begin(number, timeout_ms, old_key))
-        elif operation is Operation.WATCH:
-            self._prefixes.add(body.decode())  # before any later request is looked at
-        elif operation is Operation.UNWATCH:
-            self._prefixes.discard(body.decode())
         elif operation is Operation.PING:
             self._send(frame(number, NOTHING))
         else:
@@ -185,11 +180,6 @@ class ServedSession(asyncio.Protocol):
             self.cut_off("it reads nothing")
 
     def _on_event(self, event: MetadataEvent) -> None:
-        prefix = event.path
-        while prefix not in self._prefixes:
-            if prefix == ROOT:
-                return
-            prefix = parent_of(prefix)
         self._send(event_frame(event))
 
     def _on_session_event(self, event: SessionEvent) -> None:

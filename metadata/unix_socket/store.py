@@ -6,7 +6,6 @@ connection is a lost session; the next one begins as soon as the server answers.
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, cast
@@ -47,7 +46,7 @@ from magnetar.metadata.unix_socket.frames import (
     read_names,
     read_node,
 )
-from magnetar.metadata.watches import CallbackWatch, PathWatches
+from magnetar.metadata.watches import PathWatches, SessionWatches, report_to_loop
 
 _RETRY_S: Final = 0.02
 _RETRY_S_MAX: Final = 0.5
@@ -109,10 +108,6 @@ class _Link(asyncio.Protocol):
             self._reason = reason
             self._transport.abort()
 
-    def send(self, operation: Operation, body: bytes) -> None:
-        """What has no reply."""
-        self._transport.write(frame(UNNUMBERED, operation, body))
-
     async def ask(self, operation: Operation, body: bytes, subject: str) -> tuple[int, bytes]:
         """Code and body of the reply.
 
@@ -143,8 +138,7 @@ class UnixSocketStore(MetadataStore):
         self._key = ""  # of this session, or of the last one
         self._closed = False
         self._watches = PathWatches()
-        self._prefixes = Counter[str]()
-        self._session_watches: list[CallbackWatch[SessionEvent]] = []
+        self._session_watches = SessionWatches()
         self._connecting: asyncio.Task[None] | None = None
         self._pinging: asyncio.Task[None] | None = None
 
@@ -226,32 +220,17 @@ class UnixSocketStore(MetadataStore):
         if self._closed:
             raise StoreClosedError
         check_path(path_prefix)
-        self._prefixes[path_prefix] += 1
-        if self._prefixes[path_prefix] == 1 and self._link is not None:
-            self._link.send(Operation.WATCH, path_prefix.encode())
-        return _CountedWatch(
-            self._watches.add(path_prefix, on_event), lambda: self._unwatch(path_prefix)
-        )
-
-    def _unwatch(self, prefix: str) -> None:
-        self._prefixes[prefix] -= 1
-        if not self._prefixes[prefix]:
-            del self._prefixes[prefix]
-            if self._link is not None and self._link.is_open:
-                self._link.send(Operation.UNWATCH, prefix.encode())
+        return self._watches.add(path_prefix, on_event)
 
     def on_session_event(self, on_event: Callable[[SessionEvent], None]) -> Watch:
-        watch = CallbackWatch(on_event, self._session_watches.remove)
-        self._session_watches.append(watch)
-        return watch
+        return self._session_watches.add(on_event)
 
     async def close(self) -> None:
         if self._closed:
             return
         self._closed = True
         self._watches.close_all()
-        for watch in list(self._session_watches):
-            watch.close()
+        self._session_watches.close_all()
         tasks = [task for task in (self._connecting, self._pinging) if task is not None]
         for task in tasks:
             task.cancel()
@@ -288,8 +267,6 @@ class UnixSocketStore(MetadataStore):
         except BaseException:
             link.drop("no session")
             raise
-        for prefix in self._prefixes:
-            link.send(Operation.WATCH, prefix.encode())
         self._key, self._link = key.decode(), link
         self._pinging = self._loop.create_task(self._ping(link))
 
@@ -301,8 +278,8 @@ class UnixSocketStore(MetadataStore):
             self._pinging.cancel()
         if self._closed:
             return
-        self._tell(SessionEvent.CONNECTION_LOST)
-        self._tell(SessionEvent.SESSION_LOST)
+        self._session_watches.tell(SessionEvent.CONNECTION_LOST)
+        self._session_watches.tell(SessionEvent.SESSION_LOST)
         self._connecting = self._loop.create_task(self._begin_again())
 
     async def _begin_again(self) -> None:
@@ -315,8 +292,8 @@ class UnixSocketStore(MetadataStore):
             except (OSError, MetadataError):  # TimeoutError is an OSError
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, _RETRY_S_MAX)
-        self._tell(SessionEvent.RECONNECTED)
-        self._tell(SessionEvent.SESSION_REESTABLISHED)
+        self._session_watches.tell(SessionEvent.RECONNECTED)
+        self._session_watches.tell(SessionEvent.SESSION_REESTABLISHED)
 
     async def _ping(self, link: _Link) -> None:
         """Signs of life, until the server has given none for 5/6 of the timeout.
@@ -336,25 +313,4 @@ class UnixSocketStore(MetadataStore):
                 return
 
     def _on_event(self, event: MetadataEvent) -> None:
-        self._watches.deliver((event,), _report)
-
-    def _tell(self, event: SessionEvent) -> None:
-        for watch in list(self._session_watches):
-            watch.call(event, _report)
-
-
-class _CountedWatch(Watch):
-    """Tells the server when nobody here wants a prefix's events any more."""
-
-    def __init__(self, inner: Watch, on_close: Callable[[], None]) -> None:
-        self._inner, self._on_close, self._closed = inner, on_close, False
-
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._inner.close()
-            self._on_close()
-
-
-def _report(message: str, error: BaseException) -> None:
-    asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
+        self._watches.deliver((event,), report_to_loop)

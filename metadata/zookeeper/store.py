@@ -23,7 +23,7 @@ from magnetar.metadata.store import (
     check_delete,
     check_put,
 )
-from magnetar.metadata.watches import CallbackWatch, PathWatches
+from magnetar.metadata.watches import PathWatches, SessionWatches, report_to_loop
 from magnetar.metadata.zookeeper import wire
 from magnetar.metadata.zookeeper.connection import ZooKeeperConnection, new_login
 from magnetar.metadata.zookeeper.session import (
@@ -57,12 +57,14 @@ class ZooKeeperStore(MetadataStore):
             watches=[wire.watch_everything_below(root)],
         )
         self._settings, self._chroot = settings, settings.chroot
-        self._link = ZooKeeperConnection(settings, core, self._on_node_event, self._on_session)
+        self._session_watches = SessionWatches()
+        self._link = ZooKeeperConnection(
+            settings, core, self._on_node_event, self._session_watches.tell
+        )
         self._changes = ZooKeeperWrites(
             self._link, settings.chroot, creator_only=settings.creator_only
         )
         self._watches = PathWatches()
-        self._session_watches: list[CallbackWatch[SessionEvent]] = []
 
     @classmethod
     async def connect(cls, settings: ZooKeeperSettings) -> "ZooKeeperStore":
@@ -167,14 +169,11 @@ class ZooKeeperStore(MetadataStore):
         return self._watches.add(path_prefix, on_event)
 
     def on_session_event(self, on_event: Callable[[SessionEvent], None]) -> Watch:
-        watch = CallbackWatch(on_event, self._session_watches.remove)
-        self._session_watches.append(watch)
-        return watch
+        return self._session_watches.add(on_event)
 
     async def close(self) -> None:
         self._watches.close_all()
-        for watch in list(self._session_watches):
-            watch.close()
+        self._session_watches.close_all()
         await self._link.close()
 
     async def _read(
@@ -210,19 +209,11 @@ class ZooKeeperStore(MetadataStore):
             events = [MetadataEvent(what, path), parent]
         else:
             return
-        self._watches.deliver(events, _report)
-
-    def _on_session(self, event: SessionEvent) -> None:
-        for watch in list(self._session_watches):
-            watch.call(event, _report)
+        self._watches.deliver(events, report_to_loop)
 
 
 def _sorted_names(call: ZooKeeperCall) -> list[str]:
     return sorted(wire.child_names(call))
-
-
-def _report(message: str, error: BaseException) -> None:
-    asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
 
 
 _READ_BYTES = 4096

@@ -4,32 +4,22 @@ import re
 import urllib.request
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.cluster_process import is_alive
 from tests.metrics_page import samples_of
 from tests.numbered_messages import TOPICS, Sender, check_all
 from tests.official_client import client_of
+from tests.several_processes import SeveralProcesses
 from tests.standalone_process import StandaloneProcess
 from tests.waiting import wait_until
 
-_STARTING = re.compile(r"INFO \S+ (\S+) starting, pid (\d+)$", re.MULTILINE)
 
-
-class Processes(StandaloneProcess):
-    """The command, and what it starts."""
-
-    def children(self) -> dict[str, psutil.Process]:
-        """The latest process by name."""
-        latest = dict(_STARTING.findall(self.log))
-        return {name: psutil.Process(int(pid)) for name, pid in latest.items()}
-
-    def hurt(self, name: str, sender: Sender) -> None:
-        before, ready = sender.total, self.log.count(f"{name} ready")
-        self.children()[name].kill()
-        wait_until(lambda: self.log.count(f"{name} ready") > ready, f"{name} is back", 60)
-        wait_until(lambda: sender.total >= before + 80, "messages go on", 60)
+def kill_and_go_on(processes: SeveralProcesses, name: str, sender: Sender) -> None:
+    before, ready = sender.total, processes.log.count(f"{name} ready")
+    processes.children()[name].kill()
+    wait_until(lambda: processes.log.count(f"{name} ready") > ready, f"{name} is back", 60)
+    wait_until(lambda: sender.total >= before + 80, "messages go on", 60)
 
 
 def get(url: str) -> str:
@@ -37,7 +27,7 @@ def get(url: str) -> str:
         return str(answer.read().decode())
 
 
-def owner_of(processes: Processes, topic: str) -> str:
+def owner_of(processes: SeveralProcesses, topic: str) -> str:
     path = topic.replace("://", "/")
     answer = get(f"{processes.admin_url}/lookup/v2/topic/{path}")
     found = re.search(r'"nativeUrl":"([^"]+)"', answer)
@@ -53,7 +43,7 @@ def keep_all(url: str) -> None:
 
 @pytest.mark.slow
 def test_processes_are_killed_and_another_number_of_them_started(tmp_path: Path) -> None:
-    with Processes(tmp_path / "data", "--processes", "2") as two:
+    with SeveralProcesses(tmp_path / "data", "--processes", "2") as two:
         assert set(two.children()) == {"storage", "broker-1", "broker-2"}
         keep_all(two.service_url)
         assert len({owner_of(two, topic) for topic in TOPICS}) == 2  # both work
@@ -61,7 +51,7 @@ def test_processes_are_killed_and_another_number_of_them_started(tmp_path: Path)
         sender.start()
         wait_until(lambda: sender.total >= 80, "messages", 60)
         for name in ("broker-2", "storage", "broker-1"):
-            two.hurt(name, sender)
+            kill_and_go_on(two, name, sender)
         sender.stop()
         check_all(two.service_url, sender.acknowledged)
         processes = {dict(labels)["process"] for _, labels in samples_of(two.admin_url)}
@@ -72,7 +62,7 @@ def test_processes_are_killed_and_another_number_of_them_started(tmp_path: Path)
     # The same directory with one process, and with more.
     with StandaloneProcess(tmp_path / "data") as one:
         check_all(one.service_url, sender.acknowledged)
-    with Processes(tmp_path / "data", "--processes", "3") as three:
+    with SeveralProcesses(tmp_path / "data", "--processes", "3") as three:
         check_all(three.service_url, sender.acknowledged)
         children = list(three.children().values())
         three.kill()
@@ -83,7 +73,7 @@ def test_processes_are_killed_and_another_number_of_them_started(tmp_path: Path)
 
 def test_a_port_in_use_is_told_before_anything_starts(tmp_path: Path) -> None:
     with StandaloneProcess(tmp_path / "one") as other:
-        processes = Processes(tmp_path / "two", "--processes", "2")
+        processes = SeveralProcesses(tmp_path / "two", "--processes", "2")
         refusal = processes.refuse_to_start(port=other.port)
     assert f"port {other.port} (brokerServicePort of broker-1) is in use" in refusal
     assert not (tmp_path / "two").exists()
@@ -91,6 +81,6 @@ def test_a_port_in_use_is_told_before_anything_starts(tmp_path: Path) -> None:
 
 def test_a_directory_in_use_is_told(tmp_path: Path) -> None:
     with StandaloneProcess(tmp_path / "data"):
-        refusal = Processes(tmp_path / "data", "--processes", "2").refuse_to_start()
+        refusal = SeveralProcesses(tmp_path / "data", "--processes", "2").refuse_to_start()
     assert "magnetar: can't start: metadata database" in refusal
     assert "storage can't start" in refusal
