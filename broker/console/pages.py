@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any, Final
@@ -65,6 +66,7 @@ from magnetar.broker.console.topic_view import (
     ROWS_MAX,
     ClientQuery,
     partition_rows,
+    publishing_row,
     run_of,
     stored_topics,
     topic_figures,
@@ -279,14 +281,21 @@ async def topic(ask: Ask) -> View:
         content |= {"stats": stats, "partitions": 0, "nearby": near}
         return View("topic.html", path.local, "topics", content, 404 if is_missing else 200)
     partitions, found = stats.value
-    explained, schema = await asyncio.gather(
+    now_ms = int(time.time() * 1000)
+    explained, publishing, schema = await asyncio.gather(
         panel("Explanation", ask.source.explanations(path, found), dict),
+        panel(
+            "Producers",
+            ask.source.publishing(path, found),
+            lambda told: publishing_row(told, now_ms),
+        ),
         panel("Schema", ask.source.schema(path, None), lambda found: found),
     )
     figures = topic_figures(found, explained.value or {}, _clients_of(ask))
     content |= {
         "stats": Panel(figures),
         "explanations": explained,
+        "publishing": publishing,
         "schema_text": schema_text(schema.value and asdict(schema.value)),
         "asked_client": ask.query.get("client", ""),
         "address": ask.address,

@@ -172,6 +172,12 @@ class PulsarSource(Source):
             found[COMPACTION_CURSOR] = not_compacted(backlog, is_running=is_running)
         return {name: each.as_json() for name, each in found.items() if each is not None}
 
+    async def publishing(
+        self, topic: TopicPath, stats: Mapping[str, Any]
+    ) -> dict[str, dict[str, Any]]:
+        """Nothing: no call tells it."""
+        return {}
+
     async def policies(self, topic: TopicPath) -> list[tuple[str, Any, str]]:
         """Two calls for each policy: what holds, and what the topic sets."""
         document = self._none_if_refused(self._document(topic.tenant, topic.namespace))

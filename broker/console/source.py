@@ -262,6 +262,17 @@ class Source:
         found = await get(self.api, f"{topic.rest}/explain")
         return of_all_partitions(found) if stats.get("partitions") else dict(found)
 
+    async def publishing(
+        self, topic: TopicPath, stats: Mapping[str, Any]
+    ) -> dict[str, dict[str, Any]]:
+        """Why nothing is published now, by partition; "": of the topic. Raises AdminError.
+
+        Args:
+            stats: of the topic.
+        """
+        found = await get(self.api, f"{topic.rest}/explain/publishing")
+        return dict(found) if stats.get("partitions") else {"": found}
+
     async def policies(self, topic: TopicPath) -> list[tuple[str, Any, str]]:
         """Name, value in force and who sets it. Raises AdminError."""
         found = await get(self.api, f"{topic.rest}/policies", applied=True)

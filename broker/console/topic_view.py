@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from magnetar.broker.console.views import row_id
-from magnetar.broker.dispatch.explanation import Reason, is_stall
+from magnetar.broker.dispatch.explanation import STALL_MS, Reason, is_stall
 
 if TYPE_CHECKING:
     from magnetar.broker.console.source import Deliveries
@@ -23,9 +23,27 @@ _OPENED_MAX: Final = 10
 """Subscriptions that a page opens by itself."""
 READER_PREFIX: Final = "console-"
 """Of the names of readers' subscriptions, by which a console reads messages."""
-_WARNINGS: Final = frozenset({Reason.NO_CONSUMER, Reason.PRODUCER_REFUSED, Reason.RATE_LIMITED})
+_WARNINGS: Final = frozenset(
+    (Reason.NO_CONSUMER, Reason.CONSUMER_REFUSED, Reason.PRODUCER_REFUSED, Reason.RATE_LIMITED)
+)
 """Of the stalls, those that may be meant."""
+_PUBLISHING_MARKS: Final = MappingProxyType(
+    {
+        Reason.STORAGE_FAILED: "e",
+        Reason.QUOTA_HELD: "e",
+        Reason.STORING: "e",
+        Reason.PRODUCER_REFUSED: "w",
+        Reason.PUBLISH_RATE_LIMITED: "n",
+        Reason.PRODUCERS_QUEUED: "n",
+        Reason.TERMINATED: "n",
+    }
+)
+"""What is told of producers, the worst first; the other reasons need no words."""
 _WORSE: Final = ("o", "w", "e")
+_PARTITION_IDLE: Final = (
+    "Other partitions have consumers: restart those, which may not know this partition or have "
+    "lost it."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +306,50 @@ def of_all_partitions(explained: Mapping[str, Mapping[str, Json]]) -> dict[str, 
         for name, each in subscriptions.items():
             if name not in worst or _rank(each) > _rank(worst[name]):
                 worst[name] = {**each, "message": f"Partition {number}: {each['message']}"}
+    for name, each in worst.items():
+        if each["reason"] == Reason.NO_CONSUMER and any(
+            of[name]["reason"] != Reason.NO_CONSUMER for of in explained.values() if name in of
+        ):
+            each["next"] = _PARTITION_IDLE
     return worst
+
+
+@dataclass(frozen=True, slots=True)
+class PublishingRow:
+    """Why nothing is published."""
+
+    kind: str
+    """Of its mark: `e` stands still, `w` warning, `n` it may be meant."""
+    reason: str
+    message: str
+    next: str
+
+
+def publishing_row(found: Mapping[str, Json], now_ms: int) -> PublishingRow | None:
+    """The worst of the partitions; None: nothing keeps producers from publishing.
+
+    Args:
+        found: as ``Source.publishing``.
+    """
+    ranks = [*_PUBLISHING_MARKS]
+    told = [
+        (ranks.index(each["reason"]), partition, each)
+        for partition, each in found.items()
+        if each["reason"] in ranks and (each["reason"] != Reason.STORING or _lasts(each, now_ms))
+    ]
+    if not told:
+        return None
+    _, partition, worst = min(told, key=lambda each: each[:2])
+    where = f"Partition {partition.rpartition('-partition-')[2]}: " if partition else ""
+    reason = Reason(worst["reason"])
+    mark = _PUBLISHING_MARKS[reason]
+    return PublishingRow(mark, reason, where + worst["message"], worst["next"])
+
+
+def _lasts(storing: Json, now_ms: int) -> bool:
+    """Whether storage confirms too little for too long: for a moment it does so of any topic."""
+    since_ms = storing.get("sinceTimestamp") or now_ms
+    return bool(storing.get("missingBookies")) or now_ms - since_ms >= STALL_MS
 
 
 def _rank(explained: Json) -> int:

@@ -306,6 +306,14 @@ def caught_up(since_ms: int, publishing: Explanation | None = None) -> Explanati
     )
 
 
+def publishable() -> Explanation:
+    return Explanation(
+        Reason.DELIVERING,
+        "Nothing keeps producers from publishing.",
+        "The next message that is published is stored.",
+    )
+
+
 def no_producer() -> Explanation:
     return Explanation(
         Reason.NO_PRODUCER,

@@ -201,7 +201,7 @@ def check_topics(facts: TopicsFacts) -> Iterator[Finding]:
 
 
 def _check_publishing(topic: str, why: Explanation, now_ms: int) -> Iterator[Finding]:
-    command = f"magnetar admin topics explain {topic}"
+    command = f"magnetar admin topics explain-publishing {topic}"
     if why.reason is Reason.PUBLISH_RATE_LIMITED:
         yield Finding(
             "publish-rate-limited",
@@ -222,12 +222,14 @@ def _check_publishing(topic: str, why: Explanation, now_ms: int) -> Iterator[Fin
 
 
 def _refused(each: RefusalFacts) -> Finding:
+    subscription = each.subject.removeprefix(each.topic).removeprefix(", subscription ")
+    what = f" {each.topic} -s {shlex.quote(subscription)}" if subscription else ""
     return Finding(
         "client-refused",
         Severity.NOTE if each.is_served else Severity.WARNING,
         each.subject,
         f"{each.subject}: {each.sentence}",
-        f"magnetar admin topics explain {each.topic}",
+        f"magnetar admin topics explain{what or f'-publishing {each.topic}'}",
         each.at_ms,
     )
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any, TypeAlias
 
 from fastapi import Query, Response
 
+from magnetar.broker.dispatch.explanation import publishable
 from magnetar.broker.http.dependencies import Service, SubscriptionName, Topic
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.messaging.rest_consume import parse_message_id_text
@@ -47,6 +48,15 @@ _EXAMPLE = {
 }
 
 
+_PUBLISHING = {
+    "reason": "publishRateLimited",
+    "message": "The publish rate of the topic is used up for now: 1 producer waits.",
+    "next": "Publishing goes on in 120 ms at the earliest, in turn with others under the same "
+    "limit; or raise the rate.",
+    "scope": "topic",
+    "waitingProducers": 1,
+}
+
 _Message: TypeAlias = tuple[Position, int]
 """Where it is, and its index in a batch; -1: the whole entry."""
 _STATUSES: Statuses = {
@@ -83,6 +93,19 @@ async def explain_all(
         return {of: await _of_message(each, message) for of, each in _subscriptions(found)}
 
     return await _answer(service, topic, spread, messageId, one)
+
+
+@routes.get(TOPIC + "/explain/publishing", access=Access.LOOKUP_401, example=_PUBLISHING)
+async def explain_publishing(service: Service, topic: Topic, spread: Spread) -> Response:
+    """Why nothing is published now, or that nothing keeps producers from it.
+
+    Of a partitioned topic: by the name of the partition.
+    """
+
+    async def one(name: TopicName, message: _Message | None) -> dict[str, Any]:
+        return ((await loaded(service, name)).explain_publishing() or publishable()).as_json()
+
+    return await _answer(service, topic, spread, None, one)
 
 
 def _subscriptions(topic: LoadedTopic) -> list[tuple[str, Subscription]]:

@@ -65,7 +65,9 @@ async def test_a_producer_that_is_refused(broker: Broker) -> None:
         "Every message is acknowledged. No producer is connected. Producer p of 10.0.0.1:5000 was"
         " refused 0 ms ago: Encryption is required in this namespace."
     )
-    assert str((await findings(broker))[TOPIC].severity) == "warning"
+    told = (await findings(broker))[TOPIC]
+    assert str(told.severity) == "warning"
+    assert told.command == f"magnetar admin topics explain-publishing {TOPIC}"
     await broker.service.policies.update_namespace(
         "public/default", lambda old: {**old, "encryption_required": False}
     )
@@ -110,7 +112,9 @@ async def test_consumers_that_are_refused(broker: Broker) -> None:
         " limit."
     )
     label = f"{TOPIC}, subscription s"
-    assert str((await findings(broker))[label].severity) == "note"
+    told = (await findings(broker))[label]
+    assert str(told.severity) == "note"
+    assert told.command == f"magnetar admin topics explain {TOPIC} -s s"
     one.lose()
     subscription = topic.subscriptions["s"]
     await eventually(lambda: not subscription.consumers)

@@ -1,0 +1,107 @@
+"""The page of a topic that takes no messages, or no clients: it says so, as explain does."""
+
+import re
+from collections.abc import AsyncIterator
+from html import unescape
+
+import httpx
+import pytest
+
+from magnetar.broker.console.topic_view import PublishingRow, of_all_partitions, publishing_row
+from magnetar.broker.dispatch.explanation import (
+    STALL_MS,
+    Explanation,
+    no_consumer,
+    producers_queued,
+    publishable,
+    quota_held,
+    storage_failed,
+    storing,
+)
+from magnetar.broker.http.server.app import create_app
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from tests.unit.broker.doubles import Broker
+
+TOPIC = "persistent/public/default/t"
+NOW_MS = 1_800_000_000_000
+
+
+@pytest.fixture
+async def client(broker: Broker) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(create_app(broker.service))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as found:
+        yield found
+
+
+def banner(page: str) -> str:
+    found = re.findall(r'aria-label="Producers"><ul><li>(.*?)</li>', page)
+    return unescape(re.sub(r"<[^>]*>", "", found[0])) if found else ""
+
+
+async def test_the_page_of_a_topic_tells_that_a_producer_was_refused(
+    client: httpx.AsyncClient, broker: Broker
+) -> None:
+    assert (await client.put(f"/admin/v2/{TOPIC}")).is_success
+    publishing = f"/admin/v2/{TOPIC}/explain/publishing"
+    assert (await client.get(publishing)).json()["reason"] == "noProducer"
+    await broker.service.policies.update_namespace(
+        "public/default", lambda old: {**old, "encryption_required": True}
+    )
+    producer = broker.client(port=5000)
+    await producer.receive_one()
+    answer, _ = await producer.produce(producer_name="<erp>")
+    assert answer.type == pb.BaseCommand.ERROR
+    told = (await client.get(publishing)).json()
+    assert told["reason"] == "producerRefused"
+    for tab in ("", "/producers", "/subscriptions", "/policies"):
+        page = (await client.get(f"/console/topic/{TOPIC}{tab}")).text
+        assert banner(page) == f"{told['reason']}: {told['message']} {told['next']}", tab
+        assert "<erp>" not in page
+    await broker.service.policies.update_namespace(
+        "public/default", lambda old: {**old, "encryption_required": False}
+    )
+    await producer.produce(producer_name="p")
+    assert (await client.get(publishing)).json()["reason"] == "delivering"
+    assert banner((await client.get(f"/console/topic/{TOPIC}")).text) == ""
+
+
+async def test_publishing_of_partitions(client: httpx.AsyncClient) -> None:
+    assert (await client.put(f"/admin/v2/{TOPIC}/partitions", json=2)).is_success
+    for partition in range(2):
+        name = f"{TOPIC}-partition-{partition}"
+        assert (await client.put(f"/admin/v2/{name}/subscription/s")).is_success
+    found = (await client.get(f"/admin/v2/{TOPIC}/explain/publishing")).json()
+    assert {each["reason"] for each in found.values()} == {"noProducer"}
+    assert len(found) == 2
+    assert (await client.post(f"/admin/v2/{TOPIC}-partition-1/terminate")).is_success
+    page = (await client.get(f"/console/topic/{TOPIC}")).text
+    assert banner(page).startswith("terminated: Partition 1: The topic is terminated.")
+
+
+def row(*found: Explanation) -> PublishingRow | None:
+    if len(found) == 1:
+        return publishing_row({"": found[0].as_json()}, NOW_MS)
+    named = {f"t-partition-{n}": each.as_json() for n, each in enumerate(found)}
+    return publishing_row(named, NOW_MS)
+
+
+def test_what_is_told_of_producers_is_the_worst_that_lasts() -> None:
+    assert row(publishable()) is None
+    assert row(storing(10, STALL_MS - 1, 0, NOW_MS)) is None  # as any topic under load
+    stuck = row(storing(10, STALL_MS, 0, NOW_MS))
+    assert stuck is not None
+    assert (stuck.kind, stuck.message[:8]) == ("e", "10 bytes")
+    assert row(storing(0, 0, 2, NOW_MS)) is not None
+    queued, held = producers_queued("boss", 2), quota_held("q", "s", is_held=True)
+    found = row(queued, storing(10, 5, 0, NOW_MS), held, storage_failed(), held)
+    assert found is not None
+    assert (found.kind, found.message[:13]) == ("e", "Partition 3: ")
+
+
+def test_a_partition_without_a_consumer_beside_others_with_some() -> None:
+    idle, busy = no_consumer(1).as_json(), publishable().as_json()
+    one = of_all_partitions({"t-partition-0": {"s": busy}, "t-partition-1": {"s": idle}})["s"]
+    assert one["message"] == "Partition 1: No consumer is connected."
+    assert "may not know this partition" in one["next"]
+    all_idle = of_all_partitions({"t-partition-0": {"s": idle}, "t-partition-1": {"s": idle}})["s"]
+    assert all_idle["next"] == idle["next"]
