@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
@@ -41,6 +41,7 @@ from magnetar.managed_ledger.append_core import ENTRY_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
     from magnetar.broker.connection.connection import Connection
+    from magnetar.broker.topic.topic import Topic
 
 logger = logging.getLogger(__name__)
 
@@ -302,11 +303,22 @@ class SendPath:
         service = connection.service
         if connection.in_flight_bytes > service.connection_in_flight_max:
             connection.pause_reading(PauseReason.IN_FLIGHT)
-        for batch in batches.values():
-            if batch.sequence_ids:
-                batch.producer.topic.publish(batch.producer, batch)
+        if len(batches) == 1:
+            if charge:
+                batch.producer.topic.publish((batch,))
+        else:
+            self._publish_to_topics(batches.values())
         if service.ledgers.append_budget.must_pause():
             service.pause_publisher(connection)
+
+    def _publish_to_topics(self, batches: Iterable[PublishBatch]) -> None:
+        """Producers of the same topic share an append."""
+        of_topics: dict[Topic, list[PublishBatch]] = {}
+        for batch in batches:
+            if batch.sequence_ids:
+                of_topics.setdefault(batch.producer.topic, []).append(batch)
+        for topic, some in of_topics.items():
+            topic.publish(some)
 
     # --- answers
 

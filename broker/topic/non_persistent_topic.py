@@ -1,10 +1,10 @@
 """A topic that stores nothing: entries go to connected consumers with permits, or nowhere."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from magnetar.broker.errors import NotAllowedError, TopicFencedError
-from magnetar.broker.producer.producer import Producer, PublishBatch
+from magnetar.broker.producer.producer import PublishBatch
 from magnetar.broker.subscription.consumer import SubscribeRequest
 from magnetar.broker.subscription.non_persistent_subscription import NonPersistentSubscription
 from magnetar.broker.subscription.subscription import Subscription
@@ -15,7 +15,11 @@ from magnetar.managed_ledger.position import LATEST, Position
 class NonPersistentTopic(Topic):
     """Fans entries out at once; every receipt carries the id (0, 0)."""
 
-    def publish(self, producer: Producer, batch: PublishBatch) -> None:
+    def publish(self, batches: Sequence[PublishBatch]) -> None:
+        for batch in batches:
+            self._publish(batch)
+
+    def _publish(self, batch: PublishBatch) -> None:
         if self.fenced:
             self._refuse(batch, TopicFencedError(f"Topic {self.full_name} is fenced"))
             return
@@ -25,7 +29,7 @@ class NonPersistentTopic(Topic):
             subscription.dispatch(batch.heads, batch.bodies)
         count = len(batch.sequence_ids)
         batch.answered = count
-        producer.sink.publish_done(batch, 0, count, 0, 0)
+        batch.producer.sink.publish_done(batch, 0, count, 0, 0)
 
     async def _open_subscription(self, request: SubscribeRequest) -> Subscription:
         if request.read_compacted:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from magnetar.bookkeeper.metrics import LATENCY_LIMITS_MS, SIZE_LIMITS, PeriodBuckets
 from magnetar.broker.compaction.compacted_ledger import CompactedLedger
 from magnetar.broker.compaction.topic_compaction import TopicCompaction
 from magnetar.broker.dispatch import explanation
@@ -30,7 +28,8 @@ from magnetar.broker.errors import (
 )
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.producer.deduplication import DEDUPLICATION_CURSOR, Deduplication
-from magnetar.broker.producer.producer import Producer, PublishBatch
+from magnetar.broker.producer.joined_batches import joined
+from magnetar.broker.producer.producer import PublishBatch
 from magnetar.broker.protocol.stored_entries import PulsarEntries
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.subscription.consumer import SubscribeRequest
@@ -43,6 +42,7 @@ from magnetar.broker.subscription.transactional_acks import TransactionalAcks
 from magnetar.broker.topic.backlog_check import BacklogCheck
 from magnetar.broker.topic.compaction_subscription import CompactionSubscription
 from magnetar.broker.topic.entry_metadata import INDEX_PROPERTY, entry_metadata_writer
+from magnetar.broker.topic.publish_metrics import PublishMetrics
 from magnetar.broker.topic.topic import RESERVED_SUBSCRIPTIONS, Topic
 from magnetar.broker.transaction.topic_transactions import TRANSACTION_PROPERTIES, TopicTransactions
 from magnetar.broker.transaction.transaction_id import TransactionId
@@ -72,40 +72,6 @@ _SETTLE_S: Final = 5.0
 NO_TRANSACTIONS: Final = "Transactions are not enabled."
 EPOCH_PROPERTY: Final = "pulsar.topic.epoch"
 _OWN_PROPERTIES: Final = frozenset({EPOCH_PROPERTY, INDEX_PROPERTY, *TRANSACTION_PROPERTIES})
-PublishPeriod: TypeAlias = tuple[Sequence[int], float, Sequence[int], float]
-"""Latency counts, their sum in ms, size counts, their sum."""
-_NO_LATENCIES: Final = (0,) * (len(LATENCY_LIMITS_MS) + 1), 0
-_NO_SIZES: Final = (0,) * (len(SIZE_LIMITS) + 1), 0
-
-
-@dataclass(slots=True)
-class PublishMetrics:
-    """Write latency and entry sizes of one topic, in Pulsar's buckets, by period."""
-
-    # Made when they are needed: most topics are idle.
-    latency: PeriodBuckets | None = None
-    sizes: PeriodBuckets | None = None
-
-    def stored(self, ms: float, entries: int) -> None:
-        """``entries`` became durable ``ms`` after they were published."""
-        if self.latency is None:
-            self.latency = PeriodBuckets(LATENCY_LIMITS_MS)
-        self.latency.record(ms, entries)
-
-    def published(self, bodies: Sequence[bytes], size: int) -> None:
-        """A batch of entries, ``size`` bytes together."""
-        if self.sizes is None:
-            self.sizes = PeriodBuckets(SIZE_LIMITS)
-        self.sizes.record_all(list(map(len, bodies)), size)
-
-    def period(self, now_s: float, period_s: float) -> PublishPeriod:
-        """Of the last whole period.
-
-        Of the running one as long as there is no other.
-        """
-        latency = self.latency.period(now_s, period_s) if self.latency else _NO_LATENCIES
-        sizes = self.sizes.period(now_s, period_s) if self.sizes else _NO_SIZES
-        return (*latency, *sizes)
 
 
 class PersistentTopic(Topic):
@@ -302,10 +268,10 @@ class PersistentTopic(Topic):
             for subscription in self._persistent_subscriptions():
                 subscription.read_from(self.ledger)
         held_back, self._held_back = self._held_back, ()
-        for batch in held_back:
-            if error is None:
-                self.publish(batch.producer, batch)
-            else:
+        if error is None:
+            self.publish(held_back)
+        else:
+            for batch in held_back:
                 self._refuse(batch, error)
         self._on_appended()
 
@@ -407,29 +373,37 @@ class PersistentTopic(Topic):
 
     # --- entries
 
-    def publish(self, producer: Producer, batch: PublishBatch) -> None:
+    def publish(self, batches: Sequence[PublishBatch]) -> None:
+        taken = [batch for batch in batches if self._takes(batch)]
+        if len(taken) > 1:
+            self.append(*joined(taken, self.on_appended_batch))
+        elif taken:
+            bodies = cast("list[bytes | memoryview]", taken[0].bodies)
+            self.append(taken[0].heads, bodies, partial(self.on_appended_batch, taken[0]))
+
+    def _takes(self, batch: PublishBatch) -> bool:
+        """Whether it is to be appended now; if not, it is answered elsewhere."""
         if self.fenced or self._terminating:
             self._refuse(batch, TopicFencedError(f"Topic {self.full_name} is fenced"))
-            return
+            return False
         if self.terminated:
             self._refuse(batch, TopicTerminatedError(f"Topic {self.full_name} is terminated"))
-            return
+            return False
         deduplication, transactions = self.deduplication, self.transactions
         if deduplication is not None and deduplication.seeks_end:
             self._refuse(batch, TopicFencedError(f"Topic {self.full_name} is recovering"))
-            return
+            return False
         if transactions is not None and transactions.is_starting:
             self._held_back += (batch,)
-            return
+            return False
         self._count(batch)
         self.publish_figures.published(batch.bodies, batch.entry_bytes)
         batch.published_s = perf_counter()
         self._in_flight += 1
         if deduplication is not None and deduplication.judges:
             deduplication.publish(batch)
-            return
-        bodies = cast("list[bytes | memoryview]", batch.bodies)
-        self.append(batch.heads, bodies, partial(self.on_appended_batch, batch))
+            return False
+        return True
 
     def append(
         self, heads: list[bytes], bodies: list[bytes | memoryview], on_done: AppendDone

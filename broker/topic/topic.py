@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -291,8 +291,8 @@ class Topic(ABC):
     # --- entries
 
     @abstractmethod
-    def publish(self, producer: Producer, batch: PublishBatch) -> None:
-        """Take entries; every one is answered through ``producer.sink``, in order."""
+    def publish(self, batches: Sequence[PublishBatch]) -> None:
+        """Take entries; every one is answered through its producer's sink, in order."""
 
     def _count(self, batch: PublishBatch) -> None:
         self.entries_in += len(batch.sequence_ids)

@@ -211,7 +211,7 @@ class LocalProducer:
             sum(metadata.num_messages_in_batch for metadata in metadatas),  # its default is 1
         )
         self._waiting.append((batch, callback, first))
-        topic.publish(producer, batch)
+        topic.publish((batch,))
 
     def close(self) -> None:
         """Unregister; entries under way are still answered."""

@@ -3,12 +3,13 @@ reads in one turn are published together.
 """
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from magnetar.broker.connection import connection as connection_module
-from magnetar.broker.producer.producer import Producer, PublishBatch
+from magnetar.broker.producer.producer import PublishBatch
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.topic.persistent_topic import PersistentTopic
 from tests.raw_client import encode_command
@@ -69,9 +70,10 @@ async def test_messages_and_a_frame_under_way_keep_their_order(
     seen: list[int] = []
     publish = topic.publish
 
-    def published(producer: Any, batch: Any) -> None:
-        seen.extend(batch.sequence_ids)
-        publish(producer, batch)
+    def published(batches: Any) -> None:
+        for batch in batches:
+            seen.extend(batch.sequence_ids)
+        publish(batches)
 
     monkeypatch.setattr(topic, "publish", published)
     commands = b"".join(map(close_of_none, range(1, 11)))
@@ -102,9 +104,9 @@ async def published(monkeypatch: pytest.MonkeyPatch) -> tuple[Broker, Any, list[
     sizes: list[int] = []
     publish = PersistentTopic.publish
 
-    def counted(topic: PersistentTopic, producer: Producer, batch: PublishBatch) -> None:
-        sizes.append(len(batch.sequence_ids))
-        publish(topic, producer, batch)
+    def counted(topic: PersistentTopic, batches: Sequence[PublishBatch]) -> None:
+        sizes.extend(len(batch.sequence_ids) for batch in batches)
+        publish(topic, batches)
 
     monkeypatch.setattr(PersistentTopic, "publish", counted)
     broker, client = await ready(monkeypatch)

@@ -2,16 +2,22 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any, Final, cast
 
 import pytest
 
 from magnetar.broker.connection import send_path as send_path
+from magnetar.broker.producer.joined_batches import joined
+from magnetar.broker.producer.producer import PublishBatch
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.entry_header import parse_header
 from magnetar.broker.protocol.framing import parse_entry_body
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST
 from tests.unit.broker.doubles import Broker, Client, message, receipts
 from tests.unit.managed_ledger.cluster import eventually
+
+PARTS: Final = (("a", 1), ("b", 4), ("c", 1))
 
 
 async def connected(broker: Broker, topic: str = "t") -> Client:
@@ -44,6 +50,49 @@ async def test_sends_of_one_read_are_stored_in_order_and_answered_with_one_write
     assert client.transport.writes == writes + 1
     assert await stored(broker) == [b"0", b"1", b"2", b"3", b"4"]
     assert client.connection.in_flight_bytes == broker.service.ledgers.append_budget.in_flight == 0
+
+
+async def test_producers_of_one_topic_share_the_append_of_a_read(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await connected(broker)
+    for producer_id, topic in ((2, "t"), (3, "other")):
+        await client.produce(topic, producer_id)
+    counts: list[int] = []
+    append = ManagedLedger.append
+
+    def counted(ledger: ManagedLedger, heads: list[bytes], *rest: Any) -> None:
+        counts.append(len(heads))
+        append(ledger, heads, *rest)
+
+    monkeypatch.setattr(ManagedLedger, "append", counted)
+    sends = ((1, 0), (2, 0), (3, 0), (2, 1), (1, 1))
+    client.feed(b"".join(message(n, b"%d%d" % (who, n), who) for who, n in sends))
+    answers = [command.send_receipt for command in await client.receive(5)]
+    assert counts == [4, 1]
+    assert await stored(broker) == [b"10", b"11", b"20", b"21"]
+    of_t = [(x.producer_id, x.sequence_id, x.message_id.entryId) for x in answers][:4]
+    assert of_t == [(1, 0, 0), (1, 1, 1), (2, 0, 2), (2, 1, 3)]
+    assert (answers[4].producer_id, answers[4].message_id.entryId) == (3, 0)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_an_append_in_parts_is_told_to_each_producer(is_lost: bool) -> None:
+    batches = [PublishBatch(cast(Any, name), [b""] * n, [b""] * n, [], []) for name, n in PARTS]
+    told: list[tuple[object, int, int]] = []
+    error = OSError() if is_lost else None
+
+    def on_done(batch: PublishBatch, _: int, first: int, count: int, why: object) -> None:
+        assert (why is None) is (first >= 0)
+        told.append((batch.producer, first, count))
+
+    heads, bodies, on_part = joined(batches, on_done)
+    assert len(heads) == len(bodies) == 6
+    on_part(7, 10, 2, None)
+    on_part(7, 12, 1, None)
+    on_part(-1 if is_lost else 7, -1 if is_lost else 13, 3, error)
+    rest = [("b", -1, 2), ("c", -1, 1)] if is_lost else [("b", 13, 2), ("c", 15, 1)]
+    assert told == [("a", 10, 1), ("b", 11, 1), ("b", 12, 1), *rest]
 
 
 async def test_who_publishes_and_consumes_gets_receipt_and_message_with_one_write(

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from magnetar.bookkeeper.metrics import LATENCY_LIMITS_MS, SIZE_LIMITS, Durations, RecentDurations
-from magnetar.broker.topic.persistent_topic import PublishMetrics
+from magnetar.broker.topic.publish_metrics import PublishMetrics
 
 
 @pytest.mark.parametrize("seed", range(20))
