@@ -6,6 +6,7 @@ from typing import Final
 
 from magnetar.broker.compaction.compacted_ledger import CompactedLedger
 from magnetar.broker.dispatch.interfaces import ReadableLog
+from magnetar.broker.errors import STORAGE_ERRORS
 from magnetar.managed_ledger.cursor.ack_state import AckState
 from magnetar.managed_ledger.cursor.cursor import Cursor
 from magnetar.managed_ledger.entry_batch import EntryBatch
@@ -83,10 +84,15 @@ class CompactedLog:
             if (batch := self._take(position, entries_max, bytes_max)) is not None:
                 return batch
             follows = self._following >= 0 and position >= self._ahead_from
-            entry = self._following if follows else await compacted.find(position)
-            run = await compacted.read(entry, _AHEAD_BYTES)
+            try:
+                entry = self._following if follows else await compacted.find(position)
+                run = await compacted.read(entry, _AHEAD_BYTES)
+            except STORAGE_ERRORS:
+                if self._current(position) is compacted:
+                    raise
+                continue  # another compaction has ended meanwhile, and has deleted this ledger
             if self._current(position) is not compacted:
-                continue  # another compaction has ended meanwhile
+                continue
             self._ahead, self._ahead_from, self._following = run.batches, position, run.following
             if not run.batches:
                 position = self.log.offsets.next_position(compacted.horizon)

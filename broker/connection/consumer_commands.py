@@ -519,9 +519,16 @@ async def _fill_last(
     """The last entry a consumer will ever see: markers are stepped over."""
     log = subscription.log
     position = log.last_confirmed
-    compacted = subscription.topic.compacted
-    if is_compacted and compacted is not None and position <= compacted.horizon:
-        if (found := await compacted.last()) is not None:
+    while is_compacted and (compacted := subscription.topic.compacted) is not None:
+        if position > compacted.horizon:
+            break
+        try:
+            found = await compacted.last()
+        except STORAGE_ERRORS:
+            if subscription.topic.compacted is compacted:
+                raise
+            continue  # another compaction has ended meanwhile, and has deleted this ledger
+        if found is not None:
             last.ledgerId, last.entryId = found.ledger_id, found.first
             last.batch_index = last_kept_index(found.bodies[0])
         return

@@ -1,13 +1,16 @@
-"""Where a consumer of the compacted view begins, after acknowledgments and after trims."""
+"""Where a consumer of the compacted view begins, and what it reads while the view changes."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from magnetar.broker.compaction.compacted_view import CompactedView
+from magnetar.bookkeeper.errors import NoSuchLedgerError
+from magnetar.broker.compaction.compacted_ledger import CompactedRun
+from magnetar.broker.compaction.compacted_view import CompactedLog, CompactedView
+from magnetar.managed_ledger.entry_batch import EntryBatch
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST, Position
 from tests.unit.managed_ledger.cluster import CONFIG, NAME, Cluster, appended, eventually
@@ -55,3 +58,47 @@ async def test_a_trim_is_no_acknowledgment(cluster: Cluster) -> None:
     assert [each.view.first_unacked() for each in readers.values()] == expected
     readers["acknowledged"].ack(at[4])
     assert readers["acknowledged"].view.first_unacked() == at[5]
+
+
+class Replaced:
+    """A compacted ledger that another compaction deletes while it is read.
+
+    Attributes:
+        by: what comes in its place, told to ``on_read``; None: it can't be read, and stays.
+    """
+
+    def __init__(self, horizon: Position, by: object, on_read: Callable[[object], None]) -> None:
+        self.horizon, self.reads = horizon, 0
+        self._by, self._on_read = by, on_read
+
+    async def find(self, position: Position) -> int:
+        return 0
+
+    async def read(self, entry: int, bytes_max: int) -> CompactedRun:
+        self.reads += 1
+        self._on_read(self._by or self)
+        raise NoSuchLedgerError("deleted")
+
+
+async def test_a_view_that_is_replaced_while_it_is_read(cluster: Cluster) -> None:
+    log = await cluster.factory().open(NAME, CONFIG)
+    found = EntryBatch(5, 3, [b"head"], [b"body"])
+
+    class New:
+        horizon = (5, 9)
+        find = Replaced.find
+
+        async def read(self, entry: int, bytes_max: int) -> CompactedRun:
+            return CompactedRun([found], 1)
+
+    current = list[Any]()
+    old = Replaced((5, 7), New(), lambda new: current.append(new))
+    current.append(old)
+    view = CompactedLog(log, lambda: current[-1])
+    assert await view.read(EARLIEST, 10, 1000) == found, "the next one is read at once"
+    assert old.reads == 1
+    lost = Replaced((5, 7), None, lambda _: None)
+    current.append(lost)
+    with pytest.raises(NoSuchLedgerError):
+        await view.read(EARLIEST, 10, 1000)
+    assert lost.reads == 1, "whoever asked waits before it asks again"

@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 from google.protobuf.message import Message
 
+from magnetar.bookkeeper.errors import NoSuchLedgerError
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.connection.consumer_commands import HANDLERS, position_of, subscribe_request
 from magnetar.broker.connection.consumer_sink import BinaryConsumerSink
@@ -304,6 +305,36 @@ async def test_last_message_id_skips_markers_and_knows_batches() -> None:
     unknown = pb.CommandGetLastMessageId(consumer_id=7, request_id=3)
     replies = await connection.call(pb.BaseCommand.GET_LAST_MESSAGE_ID, unknown)
     assert replies == [pb.MetadataError]
+
+
+async def test_last_message_id_while_a_compaction_replaces_the_view(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connection, _, consumer = await connected([])
+    consumer.request.read_compacted = True
+    topic, asked = consumer.subscription.topic, list[object]()
+
+    class Compacted:
+        horizon = LATEST
+
+        def __init__(self, by: object) -> None:
+            self.by = by
+
+        async def last(self) -> None:
+            asked.append(self)
+            if self.by is not None:
+                monkeypatch.setattr(topic, "compacted", self.by)
+                raise NoSuchLedgerError("deleted")
+
+    new = Compacted(None)
+    command = pb.CommandGetLastMessageId(consumer_id=1, request_id=3)
+    old, lost = Compacted(new), Compacted(None)
+    lost.by = lost  # it can't be read, and stays
+    for each, errors, expected in ((old, [], [old, new]), (lost, [pb.MetadataError], [lost])):
+        monkeypatch.setattr(topic, "compacted", each)
+        asked.clear()
+        assert await connection.call(pb.BaseCommand.GET_LAST_MESSAGE_ID, command) == errors
+        assert asked == expected
 
 
 async def test_consumer_stats_use_their_own_response() -> None:
