@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,6 +25,7 @@ from magnetar.broker.transaction.coordinator import (
     TransactionDescription,
     Trim,
 )
+from magnetar.broker.transaction.coordinator_records import in_groups
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.cursor.cursor import Cursor
@@ -155,7 +157,8 @@ class AsyncCoordinator:
         self.ends: Final[dict[int, EndUnderWay]] = {}
         self.replayed_ms = (0, 0)
         self._cursor: Cursor | None = None
-        self._held: list[Buffer] = []  # entries that aren't appended yet
+        self._held: list[bytes] = []  # entries that aren't appended yet
+        self._joined: deque[int] = deque()  # of each appended one, how many it is for the core
         self._holding: asyncio.TimerHandle | None = None  # appends them
         self._timer: asyncio.TimerHandle | None = None
         self._due_ms: int | None = None  # of the timer
@@ -262,7 +265,11 @@ class AsyncCoordinator:
         entries, self._held = self._held, []
         if entries:
             assert self.log is not None
-            self.log.append([b""] * len(entries), entries, self._on_appended)
+            bodies = list[Buffer]()
+            for body, count in in_groups(entries):
+                bodies.append(body)
+                self._joined.append(count)
+            self.log.append([b""] * len(bodies), bodies, self._on_appended)
 
     def _on_appended(
         self, ledger_id: int, first: int, count: int, error: BaseException | None
@@ -276,7 +283,7 @@ class AsyncCoordinator:
             self.close()
             return
         for number in range(first, first + count):
-            self.core.on_appended((ledger_id, number))
+            self.core.on_appended((ledger_id, number), self._joined.popleft())
         self.run()
 
     # --- participants

@@ -35,7 +35,7 @@ Request: TypeAlias = object
 
 REPLAY_MIN: Final = 4000
 REPLAY_FACTOR: Final = 4
-"""A replay reads about so many entries, or so many for each transaction that hasn't ended."""
+"""A replay reads about so many records, or so many for each transaction that hasn't ended."""
 TIMEOUTS_A_TURN: Final = 500
 IN_FLIGHT_MAX: Final = 1000
 """Appends that aren't confirmed: above, time-outs wait."""
@@ -56,7 +56,7 @@ UINT64: Final = (1 << 64) - 1
 
 @dataclass(slots=True)
 class AppendEntry:
-    """To the end of the log; ``on_appended`` tells of each, in their order.
+    """To the end of the log, perhaps joined with others; ``on_appended`` tells of all, in order.
 
     Attributes:
         may_wait: nothing waits for it: the next entries may come first, to be appended with it.
@@ -170,7 +170,7 @@ class Coordinator:
         self._lowest = 0  # no transaction that hasn't ended has a lower sequence
         self._live: OrderedDict[int, _Transaction] = OrderedDict()  # by ``first``
         self._deadlines = TransactionDeadlines()
-        self._next_entry = 0  # entries are numbered from the first one of the replay
+        self._next_entry = 0  # numbers count from the first record of the replay
         self._trimmed = 0
         self._last: tuple[int, Position] | None = None  # stored entry
         self._copies: deque[tuple[int, int, Position | None]] = deque()
@@ -236,9 +236,9 @@ class Coordinator:
         Raises:
             google.protobuf.message.DecodeError: it isn't one.
         """
-        number, self._next_entry = self._next_entry, self._next_entry + 1
-        self._last = (number, position)
         for record in entry_records(entry):
+            number, self._next_entry = self._next_entry, self._next_entry + 1
+            self._last = (number, position)
             self._lowest = min(self._lowest, record.leastBits) if number else record.leastBits
             given = record.maxLocalTxnId if record.HasField("maxLocalTxnId") else record.leastBits
             self._next = max(self._next, given + 1)
@@ -280,21 +280,22 @@ class Coordinator:
         """The log is read. All else was done on the way: a million of them would hold the loop."""
         self._taken = self._stored_taken = self._next
 
-    def on_appended(self, position: Position) -> None:
-        """The oldest entry that wasn't stored yet is."""
-        append = self._in_flight.popleft()
-        transaction = append.transaction
-        if append is self._awaited:
-            self._awaited = None
-        self._last = (append.number, position)
-        self._stored_taken = append.taken
-        if transaction.first == append.number:
-            transaction.position = position
-        if self._copies and self._copies[0][0] == append.number:
-            self._copies.popleft()
-        self._effects += append.answers
-        if append.begins_end:
-            self._end_participants(transaction)
+    def on_appended(self, position: Position, count: int = 1) -> None:
+        """The oldest entries that weren't stored yet are, together at one position of the log."""
+        for _ in range(count):
+            append = self._in_flight.popleft()
+            transaction = append.transaction
+            if append is self._awaited:
+                self._awaited = None
+            self._last = (append.number, position)
+            self._stored_taken = append.taken
+            if transaction.first == append.number:
+                transaction.position = position
+            if self._copies and self._copies[0][0] == append.number:
+                self._copies.popleft()
+            self._effects += append.answers
+            if append.begins_end:
+                self._end_participants(transaction)
         self._trim()
 
     def fail(self, error: BrokerError) -> None:

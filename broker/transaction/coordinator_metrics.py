@@ -19,7 +19,7 @@ class CoordinatorMetrics:
         committed, aborted: transactions whose participants all have the end; timed out ones are
             aborted, too.
         refused: new ones above the limit, which get no answer.
-        appended: entries of the log.
+        appended: what was added to the log, joined or not.
         stuck: transactions that are there now and whose participants couldn't end them yet.
         durations: ms from the begin to the end.
     """

@@ -26,7 +26,7 @@ from magnetar.broker.transaction.coordinator import (
     EndParticipants,
     Trim,
 )
-from magnetar.broker.transaction.coordinator_records import entry_records
+from magnetar.broker.transaction.coordinator_records import entry_records, in_groups
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.managed_ledger.position import Position
 from tests.simulation.plant import Plant, planted
@@ -106,8 +106,10 @@ class CoordinatorWorld:
             self.crash()
 
     def crash(self) -> None:
-        for _ in range(self.rng.randint(0, len(self.appends))):
-            self._keep(self.appends.popleft().entry)  # stored, and nobody was told
+        while self.appends and self.rng.random() < 0.6:  # stored, and nobody was told
+            several = [self.appends.popleft().entry for _ in range(self._some_appends())]
+            for entry, _ in in_groups(several):
+                self._keep(entry)
         self.core.fail(ServiceNotReadyError("the coordinator is being opened again"))
         self._run()
         self.asked.clear()
@@ -175,9 +177,14 @@ class CoordinatorWorld:
             self.core.on_tick(self.now_ms)
 
     def _store(self) -> None:
-        if self.appends:
-            self._keep(self.appends.popleft().entry)
-            self.core.on_appended((0, len(self.log) - 1))
+        """Sometimes several of them in one entry, as the shell appends them."""
+        several = [self.appends.popleft().entry for _ in range(self._some_appends())]
+        for entry, count in in_groups(several) if several else ():
+            self._keep(entry)
+            self.core.on_appended((0, len(self.log) - 1), count)
+
+    def _some_appends(self) -> int:
+        return min(len(self.appends), self.rng.choice((1, 1, 2, 4)))
 
     def _keep(self, entry: bytes) -> None:
         self.log.append(entry)

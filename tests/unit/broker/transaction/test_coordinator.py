@@ -16,7 +16,7 @@ from magnetar.broker.transaction.coordinator import (
     Effect,
     EndParticipants,
 )
-from magnetar.broker.transaction.coordinator_records import entry_records
+from magnetar.broker.transaction.coordinator_records import encode_group, entry_records, in_groups
 from magnetar.broker.transaction.transaction_deadlines import TransactionDeadlines
 from magnetar.broker.transaction.transaction_id import TransactionId
 
@@ -148,6 +148,27 @@ def test_a_replay_of_another_owner_s_log_tells_what_is_open_and_for_how_long() -
     log.run()
     assert isinstance(log.answers["ended"], TransactionNotFoundError)
     assert log.answers["next"] == (0, SEQUENCES_AHEAD)  # none of them is given twice
+
+
+def test_entries_that_are_appended_together_are_one_of_bounded_size() -> None:
+    core = Coordinator(0)
+    for _ in range(3):
+        core.new("", 0, 1000)
+    core.add_partitions("", 2, ["x" * (1 << 16)])
+    core.add_partitions("", 1, ["t"])
+    entries = [each.entry for each in core.take_effects() if isinstance(each, AppendEntry)]
+    entries.append(encode_group(entry_records(entries[0]) * 2))
+    groups = list(in_groups(entries))
+    assert [count for _, count in groups] == [4, 2]
+    records = [record for entry in entries for record in entry_records(entry)]
+    assert [each for entry, _ in groups for each in entry_records(entry)] == records
+    for at, (_, count) in enumerate(groups[:1]):
+        core.on_appended((0, at), count)
+    assert len(_answers(core)) == 4
+    replayed = Coordinator(0)
+    replayed.replay(groups[0][0], (0, 0))
+    replayed.start()
+    assert (len(replayed), replayed.low_watermark()) == (3, -1)  # the first group has several
 
 
 def test_times_may_be_negative_and_are_stored_as_java_writes_them() -> None:
