@@ -131,7 +131,7 @@ class TopicTransactions:
 
     def advance(self) -> None:
         """Look at what is new in the log; at once if the cache has it."""
-        if self.is_starting or self._looking is not None:
+        if self.is_starting or self._looking is not None or self._has_seen_all():
             return
         ledger, buffer = self._ledger, self.buffer
         while (position := next_unseen(self._ledger, self.buffer)) is not None:
@@ -143,6 +143,11 @@ class TopicTransactions:
             buffer.on_entries(batch)
         buffer.on_trimmed(ledger.offsets.first_position())
         self._store_due()
+
+    def _has_seen_all(self) -> bool:
+        """Whether everything that is stored was looked at."""
+        seen, stored = self.buffer.noted, self._ledger.last_confirmed
+        return seen == stored or next_unseen(self._ledger, self.buffer) is None
 
     def _on_looked(self, task: asyncio.Task[None]) -> None:
         self._looking = None
@@ -157,7 +162,7 @@ class TopicTransactions:
     async def _caught_up(self) -> None:
         """Returns when everything that is stored was looked at."""
         self.advance()
-        while next_unseen(self._ledger, self.buffer) is not None:
+        while not self._has_seen_all():
             if self._looking is None:
                 raise PersistenceError(f"{self._topic.full_name}: its entries can't be read now")
             await asyncio.wait((self._looking,))
@@ -188,7 +193,7 @@ class TopicTransactions:
             self._looking.cancel()
         if self.is_starting or self._is_storing or self._topic.terminated:
             return
-        if next_unseen(self._ledger, self.buffer) is not None:
+        if not self._has_seen_all():
             return
         if self.buffer.has_news:
             await self._store(self.buffer.snapshot())
@@ -231,7 +236,7 @@ class TopicTransactions:
         if self.is_starting or self._topic.terminated or transaction in self._ends:
             return False
         self.advance()
-        if next_unseen(self._ledger, self.buffer) is not None or self.buffer.has_ended(transaction):
+        if not self._has_seen_all() or self.buffer.has_ended(transaction):
             return False
         ended = self._ends[transaction] = asyncio.get_running_loop().create_future()
 
@@ -249,7 +254,7 @@ class TopicTransactions:
                 finish(error)
                 return
             self.advance()
-            if next_unseen(self._ledger, self.buffer) is None:
+            if self._has_seen_all():
                 self._topic.on_transaction_end(transaction, commit=commit)
                 if self.buffer.on_finished(transaction.most, low_watermark) is None:
                     finish(None)
