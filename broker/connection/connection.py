@@ -25,10 +25,12 @@ from magnetar.broker.listener.tls import client_certificate
 from magnetar.broker.producer.producer import Producer, ProducerRequest
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import (
+    COMMAND_FIELDS,
     FRAME_PADDING_BYTES,
     NO_ID,
     MalformedFrameError,
     encode,
+    varint,
 )
 from magnetar.broker.protocol.text import has_broken_text
 
@@ -49,6 +51,12 @@ _HOT: Final[dict[bytes, Any]] = {
     bytes((0x08, kind, kind << 3 | 2)): message
     for kind, message in ((_ACK, pb.CommandAck), (_FLOW, pb.CommandFlow))
 }
+_BY_PREFIX: Final[dict[bytes, tuple[int, Any]]] = {
+    bytes((0x08, kind)) + varint(kind << 3 | 2): (kind, message)
+    for message, (kind, _) in COMMAND_FIELDS.items()
+    if kind in HANDLERS and kind > 15
+}
+"""Other commands as clients encode them: type, and tag of the field, which takes two bytes."""
 _SEND_PREFIX = bytes((0x08, _SEND, _SEND << 3 | 2))
 _PING_FRAME = bytes.fromhex("00000009000000050812920100")
 
@@ -274,6 +282,15 @@ class Connection(asyncio.BufferedProtocol):
         return start
 
     def _take_command(self, view: memoryview, start: int, body_from: int, end: int) -> None:
+        size = body_from - start
+        if size > 4 and view[start + 4] + 5 == size and self.connected:
+            found = _BY_PREFIX.get(bytes(view[start : start + 4]))
+            if found is not None:
+                command = found[1].FromString(view[start + 5 : body_from])
+                if not command.IsInitialized():
+                    raise MalformedFrameError("required field missing")
+                self._handle(found[0], command)
+                return
         base = pb.BaseCommand.FromString(bytes(view[start:body_from]))
         if not base.IsInitialized():  # covers unknown types: a closed enum drops them
             raise MalformedFrameError("command lacks a required field")
@@ -288,7 +305,9 @@ class Connection(asyncio.BufferedProtocol):
             # A client that encodes SEND in another order: same rules, slower
             self.sends.on_send(view, start, body_from, end, base.send.SerializeToString())
             return
-        message = getattr(base, field)
+        self._handle(kind, getattr(base, field))
+
+    def _handle(self, kind: int, message: Message) -> None:
         if has_broken_text(message):
             raise MalformedFrameError(f"command {kind} holds text that isn't UTF-8")
         if (command_authorizer := self.service.command_authorizer) is not None:

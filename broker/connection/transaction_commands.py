@@ -128,10 +128,10 @@ def _role(connection: Connection) -> str | None:
 
 def _caller(connection: Connection) -> str | None:
     """Whose transactions a client may use; None: everyone's."""
-    access = connection.service.access
-    caller = Caller(connection.role, connection.original_role)
-    if access is not None and access.may_nowait(caller, Permission.SUPERUSER, Resource()):
-        return None
+    if (access := connection.service.access) is not None:
+        caller = Caller(connection.role, connection.original_role)
+        if access.may_nowait(caller, Permission.SUPERUSER, Resource()):
+            return None
     return _role(connection)
 
 

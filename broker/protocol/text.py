@@ -3,12 +3,25 @@
 (proto2 doesn't validate; the upb runtime gives what it can't decode as bytes.)
 """
 
-from google.protobuf.descriptor import FieldDescriptor
+from functools import cache
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
+
+
+@cache
+def _may_have_text(kind: Descriptor) -> bool:
+    """Whether a message of the type may hold text itself, or holds other messages."""
+    return any(
+        field.type == FieldDescriptor.TYPE_STRING or field.message_type is not None
+        for field in kind.fields
+    )
 
 
 def has_broken_text(message: Message) -> bool:
     """Whether any text field of a parsed message, at any depth, isn't UTF-8."""
+    if not _may_have_text(message.DESCRIPTOR):
+        return False
     for field, value in message.ListFields():
         if field.type == FieldDescriptor.TYPE_STRING:
             if field.is_repeated:

@@ -571,6 +571,11 @@ class Coordinator:
         self._append_entry(
             transaction, record.SerializeToString(), list(answers), begins_end=begins_end
         )
+        if self._next_entry - self._trimmed > REPLAY_MIN:
+            self._copy_oldest()
+
+    def _copy_oldest(self) -> None:
+        """Write those anew in front of which the log has become long."""
         for _ in range(_COPIES_AN_APPEND):
             if not self._live:
                 return
