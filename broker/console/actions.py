@@ -62,6 +62,10 @@ class Subject:
     stats: Json
     subscription: str = ""
     menu: str = "topics"
+    places: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Of the other subscriptions, by name, and by number of the partition, "" without; only of a
+    step that needs them: the last message up to which all are acknowledged.
+    """
 
     @property
     def name(self) -> str:

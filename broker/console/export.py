@@ -40,7 +40,7 @@ async def export(ask: Ask) -> Streamed:
     """Raises AdminError: nothing is found, as it is refused."""
     path = TopicPath.of(ask.names)
     asked = asked_of(ask.query)
-    search = wanted(ask, path, asked, ask.query.get("partition"))
+    search = await wanted(ask, path, asked, ask.query.get("partition"))
     is_page = is_backwards(asked)  # the last ones: those of the page
     limit = MESSAGES if is_page else _STEP
 

@@ -21,7 +21,7 @@ async def follow(ask: Ask) -> Streamed:
     """From ``position`` on, else from now on. Raises AdminError: it is refused."""
     path = TopicPath.of(ask.names)
     asked = asked_of({"filter": ask.query.get("filter", "")})
-    search = wanted(ask, path, asked, ask.query.get("partition"))
+    search = await wanted(ask, path, asked, ask.query.get("partition"))
     query = {**search.query, "position": ask.query.get("position", "latest")}
     stack = AsyncExitStack()
     pieces = await stack.enter_async_context(ask.source.follow(search.topic, query))

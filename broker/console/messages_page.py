@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from magnetar.broker.console.admin_api import AdminError
+from magnetar.broker.console.admin_api import AdminError, get
 from magnetar.broker.console.find_page import nearby
 from magnetar.broker.console.formats import visible_lines
 from magnetar.broker.console.highlight import Pieces, value_pieces
@@ -50,13 +51,14 @@ class Wanted:
     """What is marked of what was found."""
 
 
-def wanted(ask: Ask, path: TopicPath, asked: Mapping[str, str], number: str | None) -> Wanted:
+async def wanted(ask: Ask, path: TopicPath, asked: Mapping[str, str], number: str | None) -> Wanted:
     """
     Args:
         asked: see ``asked_of``.
         number: of the partition, as it was typed; None: the topic has none.
     Raises:
-        AdminError: it is no number, or ``webConsoleMessages`` withholds what is asked for.
+        AdminError: it is no number, ``webConsoleMessages`` withholds what is asked for, or there
+            is no message with that index.
     """
     if number is not None:
         if not (number.isascii() and number.isdecimal() and len(number) < 10):
@@ -75,9 +77,19 @@ def wanted(ask: Ask, path: TopicPath, asked: Mapping[str, str], number: str | No
     if (since_ms := _time_ms(asked["position"])) is not None:
         query |= {"timestamp": str(since_ms)}
         del query["position"]
+    elif asked["position"].startswith("#"):
+        query["position"] = await _place_of(ask, path, asked["position"].removeprefix("#"))
     if ask.contents != "full":
         query["payload"] = "none"
     return Wanted(path, query, matches)
+
+
+async def _place_of(ask: Ask, path: TopicPath, index: str) -> str:
+    """Of the message with an index, where the broker counts them. Raises AdminError."""
+    if not (index.isascii() and index.isdecimal() and len(index) < 19):
+        raise AdminError(400, f"#{index} is no index of a message: #1000")
+    found = await get(ask.source.api, f"{path.rest}/getMessageIdByIndex", index=index)
+    return f"{found['ledgerId']}:{found['entryId']}"
 
 
 def asked_of(query: Mapping[str, str]) -> dict[str, str]:
@@ -127,9 +139,9 @@ async def messages_tab(ask: Ask, path: TopicPath, partitions: int) -> dict[str, 
     """Of one partition; a page is one search, so it isn't fetched again by itself."""
     number = ask.query.get("partition", "0")
     asked = asked_of(ask.query)
-    position, at = {"position": asked["position"]}, number if partitions else ""
+    position, part = {"position": asked["position"]}, number if partitions else ""
     try:
-        search = wanted(ask, path, asked, number if partitions else None)
+        search = await wanted(ask, path, asked, number if partitions else None)
     except AdminError as error:
         found: Panel[Any] = Panel(error=PanelError("Messages", error.status, str(error)))
     else:
@@ -144,7 +156,7 @@ async def messages_tab(ask: Ask, path: TopicPath, partitions: int) -> dict[str, 
     if is_backwards(asked):
         before = before or (place_after(rows[-1].id) if rows else "")
         rows.reverse()
-    opened = next((each for each in rows if each.id == asked["id"]), None)
+    at = next((n for n, each in enumerate(rows) if each.id == asked["id"]), None)
     return {
         **_form_of(ask),
         "messages": found,
@@ -152,10 +164,10 @@ async def messages_tab(ask: Ask, path: TopicPath, partitions: int) -> dict[str, 
         "columns": ["." + ".".join(path) for path in columns_of(ask.query.get("columns", ""))],
         "address": ask.address,
         "can_follow": ask.contents != "off" and not path.is_volatile,
-        "follow_query": ask.address(id="", position="", subscription="", before="", partition=at),
-        "file_query": ask.address(id="", partition=at, **position),
+        "follow_query": ask.address(id="", position="", subscription="", before="", partition=part),
+        "file_query": ask.address(id="", partition=part, **position),
         "values": ask.contents == "full",
-        "opened": None if opened is None else await _opened(ask, search, opened),
+        "opened": None if at is None else await _opened(ask, search, rows, at),
     }
 
 
@@ -172,9 +184,19 @@ class Opened:
     is_whole: bool
     """More of a value that was cut can't be shown."""
     delivered: Panel[Any]
+    number: int
+    """Of the page's messages, from 1 on."""
+    count: int
+    """Of the page's messages."""
+    previous: str
+    """Id of the message before it on the page; "": none."""
+    next: str
+    command: str
+    """Shows it on a command line."""
 
 
-async def _opened(ask: Ask, search: Wanted, row: MessageRow) -> Opened:
+async def _opened(ask: Ask, search: Wanted, rows: Sequence[MessageRow], at: int) -> Opened:
+    row = rows[at]
     look = ask.query.get("show", "")
     looks = _LOOKS if ask.contents == "full" and not row.error else ()
     is_whole = bool(ask.query.get("all"))
@@ -182,7 +204,22 @@ async def _opened(ask: Ask, search: Wanted, row: MessageRow) -> Opened:
         panel("Value", _body(ask, search, row, look, is_whole), lambda text: text),
         panel("Delivered to", _deliveries(ask, search, row), delivery_rows),
     )
-    return Opened(row, body, looks, look, is_whole, delivered)
+    ids = ["", *(each.id for each in rows), ""]
+    ledger_id, entry_id = row.id.split(":")[:2]
+    words = ("get-message-by-id", str(search.topic), "-l", ledger_id, "-e", entry_id)
+    return Opened(
+        row,
+        body,
+        looks,
+        look,
+        is_whole,
+        delivered,
+        number=at + 1,
+        count=len(rows),
+        previous=ids[at],
+        next=ids[at + 2],
+        command=shlex.join(("magnetar", "topics", *words)),
+    )
 
 
 async def _body(ask: Ask, search: Wanted, row: MessageRow, look: str, is_whole: bool) -> Pieces:

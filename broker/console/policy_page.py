@@ -18,6 +18,7 @@ from magnetar.broker.console.views import Ask, Panel, View, panel
 
 _OWN: Final = {True: "topic", False: "namespace"}
 """Source of what is set here, by whether it is a topic's."""
+_UNKNOWN: Final = EditablePolicy(key="", title="", schema={}, path="")
 Rows = Sequence[tuple[str, Any, str]]
 """Name, value in force and who sets it."""
 
@@ -79,7 +80,7 @@ def policy_rows(found: Rows, *, is_topic: bool) -> list[dict[str, Any]]:
             "value": policy_text(value),
             "source": source,
             "is_own": source == _OWN[is_topic],
-            "title": editable[name].title if name in editable else "",
+            "title": (editable.get(name) or of_namespace.get(name) or _UNKNOWN).title,
             "at": "own" if name in editable else "namespace" if name in of_namespace else "",
         }
         for name, value, source in found

@@ -515,7 +515,49 @@ def _analyzed(found: Json) -> list[tuple[str, str]]:
     return rows
 
 
+def _move(subject: Subject, value: Json) -> Call:
+    number = str(value.get("partition", ""))
+    place = subject.places.get(value["other"], {}).get(number, "")
+    ledger, _, entry = place.partition(":")
+    if not entry:
+        raise ActionError("Place of: it has none there now", "value.other")
+    # Behind that message; of entry -1, which there is none of, at the first of the ledger.
+    is_before = entry == "-1"
+    body = {
+        "ledgerId": int(ledger),
+        "entryId": 0 if is_before else int(entry),
+        "partitionIndex": -1,
+        "isExcluded": not is_before,
+    }
+    topic = _part(subject, value)
+    options = [f"--subscription={subject.subscription}", f"--messageId={ledger}:{body['entryId']}"]
+    options += [] if is_before else ["--exclude-reset-position"]
+    path = f"{subscription_path(topic, subject.subscription)}/resetcursor"
+    return Call("POST", path, _admin("topics", "reset-cursor", str(topic), *options), body=body)
+
+
+def _move_fields(subject: Subject) -> Json:
+    others = {"type": "string", "title": "Place of", "enum": sorted(subject.places)}
+    fields = _partition_field(subject)
+    return _object(["other", *fields], other=others, **fields)
+
+
 SUBSCRIPTION_FORMS: Final[tuple[Action[Subject], ...]] = (
+    Action(
+        "move",
+        "Move to another's place",
+        lambda subject: (
+            f"{subject.subscription} reads again, or skips: from the first message on that the "
+            "other one has not acknowledged. Later ones that it has are delivered here. Consumers "
+            "are disconnected and come back."
+            if subject.places
+            else "The topic has no other subscription."
+        ),
+        _move,
+        _move_fields,
+        is_costly=True,
+        tab="subscriptions",
+    ),
     Action(
         "analyze",
         "Analyze backlog",

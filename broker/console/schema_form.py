@@ -85,7 +85,7 @@ def _field(name: str, label: str, schema: Json, value: Any, *, is_needed: bool) 
             text = ", ".join(map(str, chosen))
             return FormField(name, label, text, "separated by commas", example)
         boxes = tuple((each, each in chosen) for each in schema["items"]["enum"])
-        return FormField(name, label, "", boxes=boxes)
+        return FormField(name, label, "", schema.get("description", ""), boxes=boxes)
     choices = _FLAGS if kind == "boolean" else tuple(schema.get("enum", ()))
     if choices and not (is_needed and value is not None):
         choices = ("", *choices)

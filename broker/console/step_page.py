@@ -33,7 +33,7 @@ from magnetar.broker.console.resource_actions import (
 )
 from magnetar.broker.console.schema_form import ActionError, FormField, fields_of
 from magnetar.broker.console.settings_page import without_secrets
-from magnetar.broker.console.subject import read_subject
+from magnetar.broker.console.subject import read_subject, with_places
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.transactions_page import TRANSACTION_ACTIONS, read_transaction
 from magnetar.broker.console.views import Ask, View
@@ -153,8 +153,9 @@ async def _step(ask: Ask) -> tuple[Action[Any], Any]:
 
 
 async def _topic(ask: Ask) -> Subject:
-    subscription = ask.query.get("subscription", "")
-    return await read_subject(ask.source.api, TopicPath.of(ask.names), subscription)
+    api, subscription = ask.source.api, ask.query.get("subscription", "")
+    found = await read_subject(api, TopicPath.of(ask.names), subscription)
+    return found if ask.names["action"] != "move" else await with_places(api, found)
 
 
 async def _cluster(ask: Ask) -> ClusterSubject:

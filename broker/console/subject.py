@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.console.actions import Subject
@@ -46,3 +47,21 @@ async def read_subject(api: AdminApi, topic: TopicPath, subscription: str) -> Su
     if subscription and subscription not in stats.get("subscriptions", {}):
         raise AdminError(404, f"there is no subscription {subscription}")
     return Subject(topic, partitions, stats, subscription)
+
+
+async def with_places(api: AdminApi, subject: Subject) -> Subject:
+    """With where the topic's other subscriptions are. Raises AdminError."""
+    tail = "partitioned-internalStats" if subject.partitions else "internalStats"
+    found = await get(api, f"{subject.topic.rest}/{tail}")
+    parts = found["partitions"] if subject.partitions else {"": found}
+    names = listed_subscriptions(subject.stats).keys() - {subject.subscription}
+    cursors = {name.rpartition("-partition-")[2]: each["cursors"] for name, each in parts.items()}
+    places = {
+        name: {
+            number: each[name]["markDeletePosition"]
+            for number, each in cursors.items()
+            if name in each
+        }
+        for name in names
+    }
+    return replace(subject, places=places)

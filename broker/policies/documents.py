@@ -37,14 +37,20 @@ QUOTA_EXAMPLE: Final = {
 _ACTIONS: Final = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
 _SHAPE: Final = Shape(
     {
-        "limitSize": ShapeField(ANY_LONG),
+        "limitSize": ShapeField(
+            ANY_LONG, about="bytes that a subscription may be behind, -1: any number"
+        ),
         "limit": ShapeField(ANY_LONG),
-        "limitTime": ShapeField(Integer(), 0),
+        "limitTime": ShapeField(Integer(), 0, "seconds that it may be behind, 0: any number"),
     }
 )
+_THEN: Final = "beyond it producers wait, or are refused, or the oldest messages are skipped"
 QUOTA_SCHEMA: Final = {
     **_SHAPE.schema,
-    "properties": {**_SHAPE.schema["properties"], "policy": Choice(_ACTIONS).schema},
+    "properties": {
+        **_SHAPE.schema["properties"],
+        "policy": {**Choice(_ACTIONS).schema, "description": _THEN},
+    },
     "required": ["policy"],
 }
 

@@ -166,6 +166,8 @@ class ShapeField:
     kind: ValueKind
     default: Any = None
     """What stands there when the client gives nothing; None: the field is left out."""
+    about: str = ""
+    """What it does, for forms and for the OpenAPI document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +198,8 @@ class Shape(ValueKind):
             properties[name] = dict(field.kind.schema)
             if field.default is not None:
                 properties[name]["default"] = field.default
+            if field.about:
+                properties[name]["description"] = field.about
         return {"type": "object", "properties": properties}
 
 
@@ -225,8 +229,12 @@ def _check_retention(value: dict[str, Any]) -> None:
 
 RETENTION: Final = Shape(
     {
-        "retentionTimeInMinutes": ShapeField(_INT, 0),
-        "retentionSizeInMB": ShapeField(ANY_LONG, 0),
+        "retentionTimeInMinutes": ShapeField(
+            _INT, 0, "minutes that acknowledged messages are kept, -1: for ever, 0: not at all"
+        ),
+        "retentionSizeInMB": ShapeField(
+            ANY_LONG, 0, "MB of them that are kept, -1: any number, 0: none"
+        ),
     },
     _check_retention,
 )
@@ -246,10 +254,16 @@ def _check_persistence(value: dict[str, Any]) -> None:
 
 PERSISTENCE: Final = Shape(
     {
-        "bookkeeperEnsemble": ShapeField(_INT, 2),
-        "bookkeeperWriteQuorum": ShapeField(_INT, 2),
-        "bookkeeperAckQuorum": ShapeField(_INT, 2),
-        "managedLedgerMaxMarkDeleteRate": ShapeField(Number(), -1.0),
+        "bookkeeperEnsemble": ShapeField(
+            _INT, 2, "bookies among which the entries of a ledger are spread"
+        ),
+        "bookkeeperWriteQuorum": ShapeField(_INT, 2, "bookies that each entry is written to"),
+        "bookkeeperAckQuorum": ShapeField(
+            _INT, 2, "of those, how many must have it on disk before the receipt"
+        ),
+        "managedLedgerMaxMarkDeleteRate": ShapeField(
+            Number(), -1.0, "how often a second a cursor is stored at most, -1: as the broker does"
+        ),
         "managedLedgerStorageClassName": ShapeField(Text()),
     },
     _check_persistence,
@@ -257,29 +271,39 @@ PERSISTENCE: Final = Shape(
 
 DISPATCH_RATE: Final = Shape(
     {
-        "dispatchThrottlingRateInMsg": ShapeField(_INT, 0),
-        "dispatchThrottlingRateInByte": ShapeField(ANY_LONG, 0),
-        "relativeToPublishRate": ShapeField(Flag(), False),
-        "ratePeriodInSecond": ShapeField(_INT, 0),
+        "dispatchThrottlingRateInMsg": ShapeField(_INT, 0, "messages in a period, -1: any number"),
+        "dispatchThrottlingRateInByte": ShapeField(
+            ANY_LONG, 0, "bytes in a period, -1: any number"
+        ),
+        "relativeToPublishRate": ShapeField(
+            Flag(), False, "whether the rate of publishing is added to the limits"
+        ),
+        "ratePeriodInSecond": ShapeField(_INT, 0, "seconds of a period"),
     }
 )
 PUBLISH_RATE: Final = Shape(
     {
-        "publishThrottlingRateInMsg": ShapeField(_INT, -1),
-        "publishThrottlingRateInByte": ShapeField(ANY_LONG, -1),
+        "publishThrottlingRateInMsg": ShapeField(_INT, -1, "messages a second, -1: any number"),
+        "publishThrottlingRateInByte": ShapeField(ANY_LONG, -1, "bytes a second, -1: any number"),
     }
 )
 SUBSCRIBE_RATE: Final = Shape(
     {
-        "subscribeThrottlingRatePerConsumer": ShapeField(_INT, -1),
-        "ratePeriodInSecond": ShapeField(_INT, 30),
+        "subscribeThrottlingRatePerConsumer": ShapeField(
+            _INT, -1, "times in a period that one consumer may subscribe, -1: any number"
+        ),
+        "ratePeriodInSecond": ShapeField(_INT, 30, "seconds of a period"),
     }
 )
 DELAYED_DELIVERY: Final = Shape(
     {
-        "tickTime": ShapeField(ANY_LONG, 0),
-        "active": ShapeField(Flag(), False),
-        "maxDeliveryDelayInMillis": ShapeField(ANY_LONG, 0),
+        "tickTime": ShapeField(
+            ANY_LONG, 0, "milliseconds by which a delivery may be late, 0: as the broker does"
+        ),
+        "active": ShapeField(Flag(), False, "whether messages may ask for later delivery"),
+        "maxDeliveryDelayInMillis": ShapeField(
+            ANY_LONG, 0, "milliseconds that they may ask for, 0: any number"
+        ),
     }
 )
 INACTIVE_TOPICS: Final = Shape(
@@ -287,8 +311,10 @@ INACTIVE_TOPICS: Final = Shape(
         "inactiveTopicDeleteMode": ShapeField(
             Choice(("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"))
         ),
-        "maxInactiveDurationSeconds": ShapeField(_INT, 0),
-        "deleteWhileInactive": ShapeField(Flag(), False),
+        "maxInactiveDurationSeconds": ShapeField(
+            _INT, 0, "seconds without use after which it is deleted"
+        ),
+        "deleteWhileInactive": ShapeField(Flag(), False, "whether topics without use are deleted"),
     }
 )
 
@@ -317,13 +343,19 @@ def _check_auto_topic(value: dict[str, Any]) -> None:
 
 AUTO_TOPIC: Final = Shape(
     {
-        "allowAutoTopicCreation": ShapeField(Flag(), False),
-        "topicType": ShapeField(Text()),
+        "allowAutoTopicCreation": ShapeField(Flag(), False, "whether using a topic creates it"),
+        "topicType": ShapeField(Text(), about="partitioned or non-partitioned: what is created"),
         "defaultNumPartitions": _NO_DEFAULT,
     },
     _check_auto_topic,
 )
-AUTO_SUBSCRIPTION: Final = Shape({"allowAutoSubscriptionCreation": ShapeField(Flag(), False)})
+AUTO_SUBSCRIPTION: Final = Shape(
+    {
+        "allowAutoSubscriptionCreation": ShapeField(
+            Flag(), False, "whether consuming creates the subscription"
+        )
+    }
+)
 
 
 def _check_filters(value: dict[str, Any]) -> None:

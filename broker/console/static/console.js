@@ -205,7 +205,7 @@ function onKey(event) {
 
 // What is shown of a value; the clipboard's own API is for pages over TLS only.
 function copy(button) {
-  getSelection().selectAllChildren(button.closest("section").querySelector("pre"));
+  getSelection().selectAllChildren(button.closest("section").querySelector(button.dataset.copy));
   button.textContent = document.execCommand("copy") ? "Copied" : "Selected";
 }
 

@@ -217,3 +217,39 @@ async def test_a_backlog_of_a_partition(client: httpx.AsyncClient) -> None:
         assert (await client.post(path, data=fields)).status_code == status
     storage = (await client.get(f"/console/topic/{wide}/storage")).text
     assert "a state for each partition" in storage
+
+
+async def test_a_subscription_moves_to_the_place_of_another(client: httpx.AsyncClient) -> None:
+    path = f"{PAGE}/do/move?subscription=billing"
+    assert "no other subscription" in (await client.get(path)).text
+    at = f"/admin/v2/{TOPIC}/subscription/audit"
+    earliest = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
+    assert (await client.put(at, json=earliest)).is_success
+    assert (await client.post(f"{at}/skip/2")).is_success
+    page = await client.get(path)
+    fields = {"token": token_in(page), "value.other": "audit"}
+    assert (await client.post(path, data={**fields, "value.other": "none"})).status_code == 400
+    assert (await client.post(path, data=fields)).status_code == 303
+    assert await backlog(client) == 1
+    assert (await client.post(f"/admin/v2/{TOPIC}/subscription/billing/skip_all")).is_success
+    started = f"/admin/v2/{TOPIC}/subscription/first"
+    assert (await client.put(started, json=earliest)).is_success
+    assert (await client.post(path, data={**fields, "value.other": "first"})).status_code == 303
+    assert await backlog(client) == 3
+
+
+async def test_a_subscription_moves_within_a_partition(client: httpx.AsyncClient) -> None:
+    wide = "persistent/public/default/wide"
+    assert (await client.put(f"/admin/v2/{wide}/partitions", json=2)).is_success
+    for name in ("billing", "audit"):
+        assert (await client.put(f"/admin/v2/{wide}/subscription/{name}")).is_success
+    body = {"producerName": "p", "messages": [{"payload": each} for each in "abc"]}
+    assert (await client.post(f"/topics/{wide}-partition-1", json=body)).is_success
+    one = f"/admin/v2/{wide}-partition-1"
+    assert (await client.post(f"{one}/subscription/audit/skip/2")).is_success
+    path = f"/console/topic/{wide}/do/move?subscription=billing"
+    fields = {"token": token_in(await client.get(path)), "value.other": "audit"}
+    assert (await client.post(path, data=fields)).status_code == 400
+    assert (await client.post(path, data={**fields, "value.partition": "1"})).status_code == 303
+    stats = (await client.get(f"{one}/stats")).json()
+    assert stats["subscriptions"]["billing"]["msgBacklog"] == 1

@@ -311,3 +311,39 @@ async def test_messages_of_transactions_that_no_consumer_gets_are_marked() -> No
             assert "1 committed, 1 aborted" in page
     finally:
         await broker.close()
+
+
+async def test_an_opened_message_leads_to_the_next_and_tells_its_command(
+    client: httpx.AsyncClient,
+) -> None:
+    ids = await send(client, "a", "b", "c")
+    page = await opened(client, id=ids[1], position="earliest", show="hex")
+    assert "2 of 3</span>" in page
+    steps = dict(re.findall(r'rel="(prev|next)" href="([^"]*)">(?:Previous|Next)<', page))
+    for rel, other in (("prev", ids[0]), ("next", ids[2])):
+        query = httpx.URL(f"http://localhost{TAB}{unescape(steps[rel])}").params
+        assert (query["id"], query["show"]) == (other, "hex")
+    last = await opened(client, id=ids[2], position="earliest")
+    assert "3 of 3</span>" in last
+    assert ">Next<" not in last
+    ledger_id, entry_id = ids[1].split(":")
+    command = "magnetar topics get-message-by-id persistent://public/default/orders"
+    assert f'<code class="as">{command} -l {ledger_id} -e {entry_id}</code>' in page
+    assert 'data-copy="code.as"' in page
+
+
+async def test_reading_begins_at_an_index_where_the_broker_counts(
+    client: httpx.AsyncClient,
+) -> None:
+    await send(client, "without an index")
+    assert "is disabled" in await opened(client, position="#1")
+    for wrong in ("#", "#x", "#-1", "#²"):
+        assert "is no index of a message" in await opened(client, position=wrong)
+    interceptor = "org.apache.pulsar.common.intercept.AppendIndexMetadataInterceptor"
+    counting = await Broker(broker_entry_metadata_interceptors=interceptor).start()
+    transport = httpx.ASGITransport(create_app(counting.service))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as other:
+        ids = await send(other, "a", "b", "c")
+        page = await opened(other, position="#1")
+    await counting.close()
+    assert [each for each in ids if f">{each}<" in page] == ids[1:]

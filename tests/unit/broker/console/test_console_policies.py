@@ -133,7 +133,7 @@ async def send(client: httpx.AsyncClient, page: str, **fields: str) -> httpx.Res
 
 def own(text: str, name: str) -> tuple[str, str]:
     """Value and source of a row."""
-    (row,) = [each for each in re.findall(r"<tr>.*?</tr>", text) if f">{name}</td>" in each]
+    (row,) = [each for each in re.findall(r"<tr>.*?</tr>", text) if f">{name}<span" in each]
     (found,) = re.findall(r'<code>(.*?)</code>.*?<span class="tag[ a]*">(.*?)</span>', row)
     return unescape(found[0]), found[1]
 
@@ -250,3 +250,13 @@ def test_a_number_is_within_its_range(text: str) -> None:
     assert value_of(schema, {"value": "2147483647"}) == 2147483647
     with pytest.raises(ActionError, match="Value: a"):
         value_of(schema, {"value": text})
+
+
+async def test_a_form_explains_its_fields(client: httpx.AsyncClient) -> None:
+    page = unescape((await client.get(f"{PAGES[True]}/retention")).text)
+    assert "minutes that acknowledged messages are kept, -1: for ever, 0: not at all" in page
+    quota = unescape((await client.get(f"{PAGES[True]}/backlogQuota%2Fdestination_storage")).text)
+    assert "beyond it producers wait, or are refused, or the oldest messages are skipped" in quota
+    listed = unescape((await client.get(PAGES[True])).text)
+    assert "seconds after which messages count as acknowledged, 0: never" in listed
+    assert "else the broker's setting" in listed

@@ -49,7 +49,12 @@ SUBJECTS: tuple[tuple[Any, Any], ...] = (
         NamespaceSubject("acme", "n s", ["0x00000000", "0x80000000", "0xffffffff"]),
     ),
     (TOPIC_FORMS, Subject(TopicPath("persistent", "acme", "ns", "t+1"), 0, {})),
-    (SUBSCRIPTION_FORMS, Subject(TopicPath("persistent", "acme", "ns", "t+1"), 0, {}, "s/1")),
+    (
+        SUBSCRIPTION_FORMS,
+        Subject(
+            TopicPath("persistent", "acme", "ns", "t+1"), 0, {}, "s/1", places={"b": {"": "7:3"}}
+        ),
+    ),
     (SETTING_ACTIONS, SettingSubject("maxTenants", "0", "7")),
     (TRANSACTION_ACTIONS, TransactionSubject(0, 39, NOT_ENDED)),
 )
@@ -61,6 +66,7 @@ TYPED = {
     "algorithm": "range_equally_divide",
     "position": "earliest",
     "id": "7:3",
+    "other": "b",
     "subscription": "a/b+c%41",
     "partitions": "3",
     "bundles": "8",
@@ -72,7 +78,8 @@ EVERY = [
     (each, subject)
     for actions, subject in SUBJECTS
     for each in actions
-    if each.key != "offload"  # commands take how much is kept, not the message
+    # Commands take how much is kept, not the message; a place is read by a step of its command.
+    if each.key not in ("offload", "move")
 ]
 IDS = [f"{type(subject).__name__} {each.key}" for each, subject in EVERY]
 
