@@ -233,7 +233,7 @@ final class TransactionsBeside {
         if (world.server().isPulsar()) {
             return; // there the commit never returns
         }
-        try (Consumer<byte[]> consumer = world.consumer(SubscriptionType.Shared)) {
+        try (Consumer<byte[]> consumer = world.consumer(SubscriptionType.Exclusive)) {
             commit(x);
             equal("x0", text(next(consumer)), "committed");
             abort(y);
