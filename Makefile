@@ -11,7 +11,7 @@ SECONDS_PER_LOAD ?= 10
 # Images of Python set it. Without bytecode each process that a test starts compiles 440 modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup standalone test test-quick check bytecode docs bookkeeper-jars test-apache-bookkeeper audit bench bench-admin bench-compare bench-cluster simulate simulate-balancer test-failures chaos nightly fuzz fuzz-login interop-clients interop-cluster chart-renderings test-chart test-chart-live test-console console-pictures format clean
+.PHONY: help setup standalone test test-quick check bytecode docs bookkeeper-jars test-apache-bookkeeper audit bench bench-admin bench-compare bench-cluster simulate simulate-balancer test-failures chaos nightly fuzz fuzz-login interop-clients interop-cluster interop-flink chart-renderings test-chart test-chart-live test-console console-pictures format clean
 
 help:  ## this text
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -148,11 +148,15 @@ fuzz-login: $(STAMP)  ## make fuzz-login [ROUNDS=N] [SEED=first]: random first w
 		$(BIN)/python -m pytest tests/integration/test_broker_unauthenticated.py \
 		tests/integration/test_broker_unauthenticated_tls.py tests/integration/test_bookkeeper_unauthenticated.py -v
 
-interop-clients: $(STAMP)  ## the official Go and Java clients (ONLY=go, ONLY=java); needs Go, Java 17, Maven
+interop-clients: $(STAMP)  ## the official Go and Java clients (ONLY=go, java or node); needs Go, Java 17, Maven
 	ONLY=$(ONLY) scripts/interop_clients
 
 interop-cluster: $(STAMP)  ## Go, Java and Node clients (ONLY=go ...) in a cluster whose bundles move and whose owner is killed
 	$(BIN)/python -m tests.interop.moving_cluster $(if $(ONLY),--only $(ONLY))
+
+interop-flink: $(STAMP)  ## Flink's exactly-once sink while jobs, topics and the broker fail [SERVICE_URL= ADMIN_URL= of a server] [ROUNDS=2]
+	$(BIN)/python -m tests.interop.flink_copies --rounds $(or $(ROUNDS),2) \
+		$(if $(SERVICE_URL),--service-url $(SERVICE_URL) --admin-url $(ADMIN_URL))
 
 # axe looks for what people with other eyes, hands or ears can't use. Its package is for npm.
 AXE := 4.14.1
