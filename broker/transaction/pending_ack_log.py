@@ -121,6 +121,7 @@ class PendingAckLog:
         self._is_new, self._is_closed = is_new, False
         self._recorded = 0  # records of this load
         self._unsent: list[Buffer] = []  # records of this turn
+        self._is_scheduled = False  # a look at the core's effects
         self._waiting: deque[tuple[int, AckDone]] = deque()  # for a record
         self._cut: asyncio.Future[None] | None = None  # done when no cut is under way
 
@@ -212,7 +213,10 @@ class PendingAckLog:
             BrokerError: refused; ``done`` isn't called.
         """
         self._require_open()
-        self._answer_after(self.core.acknowledge(transaction, acks), done)
+        self._wait(self.core.acknowledge(transaction, acks), done)
+        if not self._is_scheduled:  # those of a turn share a record
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._perform_scheduled)
 
     def acknowledge_cumulative(
         self, transaction: TransactionId, ack: PendingAck, done: AckDone
@@ -264,12 +268,15 @@ class PendingAckLog:
             self._perform()
             done(None)
             return
+        self._wait(number, done)
+        self._perform()
+
+    def _wait(self, number: int, done: AckDone) -> None:
         # An end that is asked for once more waits for a record in front of the last ones.
         at = len(self._waiting)
         while at and self._waiting[at - 1][0] > number:
             at -= 1
         self._waiting.insert(at, (number, done))
-        self._perform()
 
     async def forget_ended(self) -> None:
         """Return when no later load acknowledges again what has ended by now.
@@ -306,6 +313,12 @@ class PendingAckLog:
                     self._perform_one(effect)
         if is_first and self._unsent:
             asyncio.get_running_loop().call_soon(self._append)
+
+    def _perform_scheduled(self) -> None:
+        self._is_scheduled = False
+        if self.ledger is not None:
+            self._perform()
+            self._append()
 
     def _append(self) -> None:
         """At the end of a turn: its records share an append."""

@@ -26,6 +26,8 @@ _CUT_FACTOR: Final = 4
 """Times the weight of what is live."""
 _RECORD_WEIGHT_MAX: Final = 10_000
 """Positions and words of ack sets in one record: some 300 kB."""
+_EXTENDED_MAX: Final = 100
+"""Positions of a record and of a call that may still go into it."""
 _ENDED_MAX: Final = 1_000
 """Ends that are remembered, to refuse what comes late; the oldest are forgotten."""
 _WHOLE: Final = -1
@@ -167,6 +169,8 @@ class PendingAcks:
         self._weight = self._live = 0  # of the log behind the last cut, and of what is needed of it
         self._cut: _Cut | None = None
         self._effects: list[PendingAckEffect] = []
+        self._extensible: dict[TransactionId, tuple[int, PendingAckRecord]] = {}
+        """Number and record of acknowledgements that aren't taken yet: more go into the same."""
 
     # --- acknowledgements
 
@@ -185,8 +189,18 @@ class PendingAcks:
             taken[ack.position] = taken.get(ack.position, 0) | ack.mask
         for ack in acks:
             self._hold(transaction, ack)
+        return self._record_acks(transaction, acks)
+
+    def _record_acks(self, transaction: TransactionId, acks: Sequence[PendingAck]) -> int:
+        number, record = self._extensible.get(transaction, (0, None))
+        if record is not None and max(len(record.positions), len(acks)) <= _EXTENDED_MAX:
+            _put(record, acks)
+            self._weight += len(acks)
+            return number
         for some in _in_records(acks):
-            self._append(_record(_ACK, transaction, some))
+            record = _record(_ACK, transaction, some)
+            self._append(record)
+            self._extensible[transaction] = self._appended, record
         return self._appended
 
     def _check(self, ack: PendingAck, taken: int) -> None:
@@ -410,6 +424,7 @@ class PendingAcks:
     def _begin_cut(self) -> None:
         """Write what is live anew. What ends from now on is recorded behind it."""
         after, weight = self._appended, self._weight
+        self._extensible.clear()  # what came later would be in no copy
         for transaction, acks in self._open.items():
             for some in _in_records(acks.individual.values()):
                 self._append(_record(_ACK, transaction, some))
@@ -444,6 +459,7 @@ class PendingAcks:
 
     def take_effects(self) -> list[PendingAckEffect]:
         effects, self._effects = self._effects, []
+        self._extensible.clear()
         return effects
 
     # --- questions
@@ -555,13 +571,17 @@ def _record(
         operation=operation, mostBits=transaction.most, leastBits=transaction.least
     )
     record.ackType = _CUMULATIVE if cumulative else PendingAckRecord.INDIVIDUAL
+    _put(record, acks)
+    return record
+
+
+def _put(record: PendingAckRecord, acks: Sequence[PendingAck]) -> None:
     for ack in acks:
         stored = record.positions.add(ledgerId=ack.position[0], entryId=ack.position[1])
         if ack.left:
             stored.ackSet.extend(mask_to_words(ack.left))
         if ack.batch_size:
             stored.batchSize = ack.batch_size
-    return record
 
 
 def _ack_of(stored: "PendingAckRecord.Position") -> PendingAck:
