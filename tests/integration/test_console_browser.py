@@ -51,6 +51,7 @@ PAGES: Final = (
     f"topic/{TOPIC}/policies/subscriptionTypesEnabled",
     f"topic/{TOPIC}/do/subscribe",
     f"topic/{TOPIC}/do/delete-schema",
+    f"topic/{TOPIC}/do/move?subscription=billing",
     "tenant/public",
     "tenant/public/do/change",
     "do/create-tenant",
