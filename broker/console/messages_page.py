@@ -225,7 +225,7 @@ async def _opened(ask: Ask, search: Wanted, rows: Sequence[MessageRow], at: int)
 async def _body(ask: Ask, search: Wanted, row: MessageRow, look: str, is_whole: bool) -> Pieces:
     """Raises AdminError: it can't be read again."""
     if ask.contents == "full" and (is_whole or look in ("raw", "hex")):
-        again = {"position": row.id, "limit": "1", "payload": "whole" if is_whole else "cut"}
+        again = {"position": row.id, "limit": "1", "payload": "long" if is_whole else "cut"}
         again |= {name: search.query[name] for name in ("readCompacted",) if name in search.query}
         if look in ("raw", "hex"):
             again["raw"] = "true"

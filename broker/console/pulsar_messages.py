@@ -37,6 +37,7 @@ from magnetar.broker.http.messaging.message_follow import (
 from magnetar.broker.http.messaging.message_mask import names_of
 from magnetar.broker.http.messaging.message_search import (
     BEGINNING,
+    PAYLOADS,
     MessageSearch,
     Place,
     Search,
@@ -209,7 +210,7 @@ def _search(start: Place, matches: MessageFilter, query: Mapping[str, str]) -> S
     payload, masked = query.get("payload", "cut"), names_of(query.get("masked", ""))
     limit = int(query.get("limit", str(MESSAGES_PER_S)))
     is_raw = query.get("raw") == "true"
-    return Search(start, limit, matches, payload != "none", payload == "whole", is_raw, masked)
+    return Search(start, limit, matches, payload != "none", PAYLOADS[payload], is_raw, masked)
 
 
 @contextmanager

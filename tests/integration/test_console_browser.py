@@ -332,8 +332,10 @@ def test_a_message_is_produced_and_produced_again(browser: Browser, console: str
         first = page.get_by_role("status").inner_text()
         page.get_by_role("link", name="Show it").click()
         expect(page.locator("pre")).to_contain_text("second line")
-        page.get_by_role("button", name="Copy").click()
-        expect(page.get_by_role("button", name="Copied")).to_be_visible()
+        for each in ("Copy", "Copy as command"):
+            page.get_by_role("button", name=each, exact=True).click()
+            expect(page.get_by_role("button", name="Copied").last).to_be_visible()
+            expect(page.get_by_role("button", name=each, exact=True)).to_have_count(0)
         page.get_by_role("link", name="Produce again").click()
         expect(page.locator("[name=value]")).to_have_value(value)
         expect(page.locator("[name=key]")).to_have_value(HOSTILE)

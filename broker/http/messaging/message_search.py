@@ -9,6 +9,7 @@ a time: a few stored bytes may be a million messages.
 
 from __future__ import annotations
 
+import sys
 import time
 from base64 import b64decode
 from collections import deque
@@ -55,7 +56,13 @@ _BYTES_AT_ONCE: Final = 1 << 20
 _MESSAGES_AT_ONCE: Final = 200
 _ANSWER_BYTES_MAX: Final = 8 << 20
 _PAYLOAD_BYTES: Final = 64 << 10
-"""Of a longer value the beginning is shown, unless the whole is asked for."""
+PAYLOADS: Final = {
+    "cut": _PAYLOAD_BYTES,
+    "long": 512 << 10,
+    "whole": sys.maxsize,
+    "none": _PAYLOAD_BYTES,
+}
+"""Bytes of a value that are shown, by what is asked for; "none": while it is looked at."""
 
 
 class Log(Protocol):
@@ -115,7 +122,8 @@ class Search:
     """Messages of the answer."""
     matches: MessageFilter
     with_payload: bool = True
-    whole_payload: bool = False
+    payload_max: int = _PAYLOAD_BYTES
+    """Bytes; of a longer value the beginning is shown."""
     raw: bool = False
     """Whether values are shown as the bytes that are stored, in base64; none beside ``masked``."""
     masked: frozenset[str] = frozenset()
@@ -290,7 +298,7 @@ class MessageSearch:
             ]
 
         # Whole values may be long: their text, as JSON, takes some ten milliseconds.
-        found = await self._in_thread(shown) if run.search.whole_payload else shown()
+        found = await self._in_thread(shown) if run.search.payload_max > _PAYLOAD_BYTES else shown()
         items = (item for item, _ in pairs)
         return any(run.add(*each) for each in zip(items, found, strict=True))
 
@@ -370,9 +378,7 @@ class _Run:
         """Whether the answer is full."""
         self.result.messages.append(shown)
         if (message := item.message) is not None:
-            payload = min(len(message.payload), _PAYLOAD_BYTES)
-            if self.search.whole_payload:
-                payload = len(message.payload)
+            payload = min(len(message.payload), self.search.payload_max)
             properties = sum(len(name) + len(text) for name, text in message.properties.items())
             self._shown += len(message.key or "") + properties
             self._shown += payload if self.search.with_payload else 0
@@ -521,7 +527,7 @@ def _shown(item: _Item, search: Search, decoded: DecodedValue | None) -> dict[st
     base["size"] = len(message.payload)
     is_cut = _is_cut(message, search)
     if is_cut:
-        message = replace(message, payload=message.payload[:_PAYLOAD_BYTES])
+        message = replace(message, payload=message.payload[: search.payload_max])
     found = described(message, as_base64=is_cut or search.raw, decoded=decoded)
     if item.is_masked:
         found["isMasked"] = True
@@ -550,7 +556,7 @@ def _shown(item: _Item, search: Search, decoded: DecodedValue | None) -> dict[st
 
 
 def _is_cut(message: Message, search: Search) -> bool:
-    return not search.whole_payload and len(message.payload) > _PAYLOAD_BYTES
+    return len(message.payload) > search.payload_max
 
 
 def _show_beginning(found: dict[str, Any]) -> None:

@@ -27,6 +27,7 @@ from magnetar.broker.http.messaging.message_follow import (
 from magnetar.broker.http.messaging.message_mask import names_of
 from magnetar.broker.http.messaging.message_search import (
     BEGINNING,
+    PAYLOADS,
     MessageSearch,
     Place,
     Search,
@@ -62,8 +63,8 @@ _Masked = Annotated[
     str, Query(description="Fields and properties whose values are shown as `•••`, with commas")
 ]
 _Payload = Annotated[
-    Literal["cut", "whole", "none"],
-    Query(description="Values: of more than 64 KiB the beginning, the whole, or none"),
+    Literal["cut", "long", "whole", "none"],
+    Query(description="Values: of more than 64 KiB, or 512, the beginning; the whole, or none"),
 ]
 _Raw = Annotated[
     bool, Query(description="Values as the bytes that were sent, in base64, not by their schema")
@@ -273,7 +274,7 @@ async def search(
     with answer_for(ValueError, 400):
         end = place_of(before, found.ledger) if before else None
     wanted = Search(
-        start, limit, matches, payload != "none", payload == "whole", raw, names_of(masked), end
+        start, limit, matches, payload != "none", PAYLOADS[payload], raw, names_of(masked), end
     )
     searching = _search_in(request, found)
     is_last = before or (position == "latest" and not (subscription or timestamp))
@@ -388,7 +389,7 @@ async def follow(
         MESSAGES_PER_S,
         matches,
         payload != "none",
-        payload == "whole",
+        PAYLOADS[payload],
         masked=names_of(masked),
     )
     searching = _search_in(request, found)

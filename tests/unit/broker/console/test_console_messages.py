@@ -116,7 +116,7 @@ async def test_a_long_value_is_loaded_when_it_is_asked_for(client: httpx.AsyncCl
     assert value_in(await opened(client, id=long, all="1", show="hex")).endswith("  end")
     (longer,) = await send(client, "x" * (BODY_MAX + 10))
     page = await opened(client, id=longer, all="1")
-    assert value_in(page) == "x" * BODY_MAX + "\n…"
+    assert value_in(page) == "x" * (BODY_MAX - 1)  # the last letter may not be whole
     assert "More of a long value is in the export." in page
 
 

@@ -118,7 +118,7 @@ async def test_filters_tell_nothing_of_it_over_rest() -> None:
             body = {"producerName": "p", "messages": messages, "valueSchema": '{"type":"BYTES"}'}
             assert (await client.post(f"/topics/{topic}", json=body)).is_success
             texts = []
-            for payload in ("cut", "whole", "none"):
+            for payload in ("cut", "long", "whole", "none"):
                 for text in ("", *filters):
                     query = {"filter": text, "masked": "card", "payload": payload}
                     answer = await client.get(f"/admin/v2/{topic}/messages", params=query)
