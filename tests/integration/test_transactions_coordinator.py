@@ -4,7 +4,14 @@ from pathlib import Path
 
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from tests.raw_client import RawClient
-from tests.raw_transactions import assigned, begin, connect_to_coordinator, end
+from tests.raw_transactions import (
+    acknowledge,
+    add_subscription,
+    assigned,
+    begin,
+    connect_to_coordinator,
+    end,
+)
 from tests.standalone_process import StandaloneProcess
 
 
@@ -28,3 +35,32 @@ def test_transactions_outlive_their_broker(tmp_path: Path) -> None:
         with _connected(broker.service_url) as client:
             assert begin(client) > (0, 1)  # no sequence is given twice, some are left out
             assert not end(client, (0, 1)).HasField("error")
+
+
+def test_after_an_abort_an_exclusive_consumer_gets_all_again_in_order(tmp_path: Path) -> None:
+    """As from Apache Pulsar 4.2.4: what wasn't acknowledged comes again, too."""
+    options = ("--set", "transactionCoordinatorEnabled=true")
+    topic = "persistent://public/default/ordered"
+    with (
+        StandaloneProcess(tmp_path / "data", *options) as broker,
+        _connected(broker.service_url) as coordinator,
+        RawClient(broker.service_url) as client,
+    ):
+        client.look_up(topic)
+        client.create_producer(topic, 1)
+        client.subscribe(topic, "s", consumer_id=1)
+        for number in range(6):
+            client.send_bytes(client.send_frame(number, b"%d" % number, 1))
+            client.expect(pb.BaseCommand.SEND_RECEIPT)
+        client.flow(4)
+        ids = [client.receive_message()[0] for _ in range(4)]
+        transaction = begin(coordinator)
+        add_subscription(coordinator, transaction, topic, "s")
+        for acknowledged in (1, 3):
+            answer = acknowledge(client, transaction, ids[acknowledged], 1)
+            assert not answer.HasField("error"), answer
+        assert not end(coordinator, transaction, commit=False).HasField("error")
+        client.flow(6)
+        assert [client.receive_message()[1][-1:] for _ in range(6)] == [
+            b"%d" % number for number in range(6)
+        ]
