@@ -1,6 +1,6 @@
 // A topic with keys, and its table view, by Apache Pulsar's own Java client; benchmarks/compaction_table.py runs it.
 // java -cp JARS TableViews.java URL TOPIC fill MESSAGES KEYS BYTES: random keys, each at least once
-// java -cp JARS TableViews.java URL TOPIC open OTHER: prints seconds and keys; another topic's view is opened before
+// java -cp JARS TableViews.java URL TOPIC open OTHER COUNT: prints seconds and keys; another topic's view is opened before
 import java.util.Random;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicReference;
@@ -17,7 +17,9 @@ public class TableViews {
                 fill(client, words[1], Integer.parseInt(words[3]), Integer.parseInt(words[4]), new byte[Integer.parseInt(words[5])]);
             } else {
                 open(client, words[3]);
-                System.out.println("opened " + open(client, words[1]));
+                for (int number = 0; number < Integer.parseInt(words[4]); number++) {
+                    System.out.println("opened " + open(client, words[1]));
+                }
             }
         }
         System.out.flush();

@@ -177,4 +177,5 @@ def _doom_more(gone: set[int], copies: set[str], info: ManagedLedgerInfo) -> Man
 def _doom_some(info: ManagedLedgerInfo) -> ManagedLedgerInfo:
     """All that is left, or as many as one list should name."""
     room = max(0, DOOMED_MAX - len(info.doomed) - len(info.doomed_copies))
-    return info.without(list(islice(info.ledgers.ids(), room)))
+    apart = [x.ledger_id for x in info.apart]
+    return info.without([*apart, *islice(info.ledgers.ids(), room)])

@@ -503,6 +503,7 @@ class ManagedLedger:
             self.appends.sweep(now_ms)
         if len(self.lists.info.ledgers) > 1:
             self.trimmer.trim_soon()
+        if len(self.lists.info.ledgers) > 1 or self.offloads.apart is not None:
             self.offloads.on_list_changed(self.lists.info)
 
     def replace_last(self, now_ms: int) -> bool:

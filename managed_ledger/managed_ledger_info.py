@@ -37,6 +37,8 @@ OFFLOAD_FORMAT_VERSION = 2
 """Of lists that name copies: a program that doesn't know them would forget where data are."""
 CHUNKED_FORMAT_VERSION = 3
 """Of lists that aren't in their node alone."""
+APART_FORMAT_VERSION = 4
+"""Of lists that name ledgers apart."""
 DELETING: Final = "pulsar.deleting"
 """Property of a log whose deletion was decided and isn't finished."""
 
@@ -46,7 +48,7 @@ class ManagedLedgerInfo:
     """Everything that is stored of a managed ledger, apart from its cursors.
 
     Invariants: ledger ids strictly ascend; every ledger but the last two is closed, unless its
-    close is still under way; a doomed ledger is not in ``ledgers``.
+    close is still under way; a doomed ledger is not in ``ledgers``. Every ledger apart is closed.
     """
 
     owner: str = ""
@@ -58,6 +60,8 @@ class ManagedLedgerInfo:
     """Ledgers taken from the list whose deletion isn't known to have succeeded."""
     doomed_copies: tuple[LedgerCopy, ...] = ()
     """Copies that no listed ledger has any more, and that may still exist."""
+    apart: tuple[LedgerInfo, ...] = ()
+    """Ledgers without positions of the log that have, or had, copies: what a compaction left."""
 
     def with_ledger(self, ledger_id: int) -> ManagedLedgerInfo:
         """Lists a new, open ledger.
@@ -82,7 +86,8 @@ class ManagedLedgerInfo:
 
     def without(self, ledger_ids: Collection[int]) -> ManagedLedgerInfo:
         """Takes ledgers from the list; they become doomed."""
-        gone = self.ledgers.select(ledger_ids)
+        apart = [x for x in self.apart if x.ledger_id in ledger_ids]
+        gone = [*self.ledgers.select(ledger_ids), *apart]
         in_bookies = (
             x.ledger_id
             for x in gone
@@ -96,6 +101,7 @@ class ManagedLedgerInfo:
                 *self.doomed_copies,
                 *(x.offload.copy for x in gone if x.offload is not None),
             ),
+            apart=tuple(x for x in self.apart if x not in apart) if apart else self.apart,
         )
 
     def forget(self, ledger_ids: Collection[int]) -> ManagedLedgerInfo:
@@ -121,8 +127,18 @@ class ManagedLedgerInfo:
     # Copies: each step changes nothing unless the copy it means is still there.
 
     def find(self, ledger_id: int) -> LedgerInfo | None:
-        """A listed ledger."""
-        return self.ledgers.find(ledger_id)
+        """A listed ledger, or one apart."""
+        return self.ledgers.find(ledger_id) or self.find_apart(ledger_id)
+
+    def find_apart(self, ledger_id: int) -> LedgerInfo | None:
+        """A ledger apart."""
+        return next((x for x in self.apart if x.ledger_id == ledger_id), None)
+
+    def with_apart(self, ledger: LedgerInfo) -> ManagedLedgerInfo:
+        """Names a closed ledger that isn't the log's, so that it may have a copy."""
+        if self.find_apart(ledger.ledger_id) is not None:
+            return self
+        return replace(self, apart=(*self.apart, ledger))
 
     def with_copy_started(self, copy: LedgerCopy) -> ManagedLedgerInfo:
         """Names a copy before the first byte of it is written; one that was begun before and
@@ -183,8 +199,12 @@ class ManagedLedgerInfo:
     def _with(
         self, ledger_ids: Collection[int], change: Callable[[LedgerInfo], LedgerInfo]
     ) -> ManagedLedgerInfo:
-        rows = self.ledgers.changed(ledger_ids, change)
-        return self if rows is self.ledgers else replace(self, ledgers=rows)
+        rows, apart = self.ledgers.changed(ledger_ids, change), self.apart
+        if apart:
+            apart = tuple(change(x) if x.ledger_id in ledger_ids else x for x in apart)
+        if rows is self.ledgers and apart == self.apart:
+            return self
+        return replace(self, ledgers=rows, apart=apart)
 
     def with_rows(self, rows: LedgerRows) -> ManagedLedgerInfo:
         """The same rows in other segments."""
@@ -222,7 +242,7 @@ def encode_info(info: ManagedLedgerInfo, *, is_chunked: bool = False) -> bytes:
         value["terminated"] = list(info.terminated)
     if info.doomed:
         value["doomed"] = list(info.doomed)
-    offloads = [context_fields(x.offload) for x in rows if x.offload is not None]
+    offloads = [context_fields(x.offload) for x in (*rows, *info.apart) if x.offload is not None]
     if offloads or info.doomed_copies:
         value["format"] = OFFLOAD_FORMAT_VERSION
         value["offloads"] = offloads
@@ -232,6 +252,9 @@ def encode_info(info: ManagedLedgerInfo, *, is_chunked: bool = False) -> bytes:
     if info.ledgers.segments or is_chunked or is_half_deleted:
         value["format"] = CHUNKED_FORMAT_VERSION
         value["chunks"] = [list(x.ref()) for x in info.ledgers.segments]
+    if info.apart:
+        value["format"] = APART_FORMAT_VERSION
+        value["apart"] = [[x.ledger_id, x.entries, x.size, x.closed_ms] for x in info.apart]
     return orjson.dumps(value)
 
 
@@ -263,17 +286,19 @@ def decode_list_node(value: bytes, path: str) -> LedgerInfoNode:
     try:
         fields = orjson.loads(value)
         version = fields["format"]
-        if version not in (FORMAT_VERSION, OFFLOAD_FORMAT_VERSION, CHUNKED_FORMAT_VERSION):
+        if version not in range(FORMAT_VERSION, APART_FORMAT_VERSION + 1):
             raise ManagedLedgerFormatError(
                 f"{path}: format version {version!r}, this program reads "
-                f"{FORMAT_VERSION} to {CHUNKED_FORMAT_VERSION}"
+                f"{FORMAT_VERSION} to {APART_FORMAT_VERSION}"
             )
         contexts = [parse_context(x) for x in fields.get("offloads", ())]
         offloads = {x.copy.ledger_id: x for x in contexts}
-        rows = (_integers(row, 4) for row in fields["ledgers"])
-        ledgers = tuple(
-            LedgerInfo(ledger_id, entries, size, closed_ms, offloads.pop(ledger_id, None))
-            for ledger_id, entries, size, closed_ms in rows
+        ledgers, apart = (
+            tuple(
+                LedgerInfo(ledger_id, entries, size, closed_ms, offloads.pop(ledger_id, None))
+                for ledger_id, entries, size, closed_ms in (_integers(row, 4) for row in rows)
+            )
+            for rows in (fields["ledgers"], fields.get("apart", ()))
         )
         if offloads:
             raise ValueError(f"copies of ledgers that aren't listed: {sorted(offloads)}")
@@ -286,8 +311,9 @@ def decode_list_node(value: bytes, path: str) -> LedgerInfoNode:
             terminated=None if terminated is None else _position(terminated),
             doomed=tuple(_integers(fields.get("doomed", []), None)),
             doomed_copies=tuple(parse_copy(x) for x in fields.get("doomed_copies", ())),
+            apart=apart,
         )
-        is_chunked = version == CHUNKED_FORMAT_VERSION
+        is_chunked = version == CHUNKED_FORMAT_VERSION or "chunks" in fields
         chunks = tuple(_chunk(x) for x in fields["chunks"]) if is_chunked else ()
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ManagedLedgerFormatError(f"{path}: {error!r}") from error

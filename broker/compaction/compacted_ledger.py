@@ -5,6 +5,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from magnetar.bookkeeper.errors import LedgerError
 from magnetar.broker.compaction.compacted_entry import (
     batches_of,
     decode_compacted,
@@ -12,11 +13,14 @@ from magnetar.broker.compaction.compacted_entry import (
 )
 from magnetar.managed_ledger.entry_batch import Buffer, EntryBatch
 from magnetar.managed_ledger.entry_form import EntryForm
+from magnetar.managed_ledger.ledger_rows import LedgerInfo
+from magnetar.managed_ledger.offload.context import OffloadContext
+from magnetar.managed_ledger.offload.interfaces import EntryReader
+from magnetar.managed_ledger.offload.offload_path import OffloadPath
 from magnetar.managed_ledger.position import EARLIEST, Position
 
 if TYPE_CHECKING:
     from magnetar.bookkeeper.client.client import BookKeeperClient
-    from magnetar.bookkeeper.client.ledger_reader import LedgerReader
 
 _POSITIONS_MAX: Final = 100
 """Positions of entries that a search remembers: every search begins with the same ones."""
@@ -35,31 +39,48 @@ class CompactedRun:
     following: int
 
 
+@dataclass(frozen=True, slots=True)
+class OpenedLedger:
+    """A reader of the bookies' ledger, or of its copy, and how much that is."""
+
+    reader: EntryReader
+    row: LedgerInfo
+
+
 @dataclass(slots=True, eq=False)
 class CompactedLedger:
     """What compaction left of a topic up to its horizon; never changed.
 
     Attributes:
+        copies: of the log's ledgers; they may have one of this.
         ledger_id: the ledger's.
         horizon: the last position that compaction has seen.
     """
 
     client: "BookKeeperClient"
+    copies: OffloadPath
     ledger_id: int
     horizon: Position
     form: EntryForm
-    _opening: "asyncio.Task[LedgerReader] | None" = field(default=None, init=False)
+    _opening: "asyncio.Task[OpenedLedger] | None" = field(default=None, init=False)
+    _opened_copy: OffloadContext | None = field(default=None, init=False)
     _positions: OrderedDict[int, Position] = field(default_factory=OrderedDict, init=False)
 
-    async def reader(self) -> "LedgerReader":
-        """The ledger's; opened when it is asked for first.
+    @property
+    def copy(self) -> OffloadContext | None:
+        """Its complete copy."""
+        return self.copies.context(self.ledger_id)
+
+    async def opened(self) -> OpenedLedger:
+        """Opened when it is asked for first, and once it has a copy, or nothing but that.
 
         Raises:
             LedgerError, MetadataError: it can't be opened now.
         """
-        if self._opening is None:
-            opening = self.client.open_ledger(self.ledger_id, recover=True)
-            self._opening = asyncio.get_running_loop().create_task(opening)
+        copy = self.copy
+        if self._opening is None or copy is not self._opened_copy:
+            self._opened_copy = copy
+            self._opening = asyncio.get_running_loop().create_task(self._open())
         task = self._opening
         try:
             return await asyncio.shield(task)
@@ -68,14 +89,24 @@ class CompactedLedger:
                 self._opening = None  # the next one tries again
             raise
 
+    async def _open(self) -> OpenedLedger:
+        reader, row = self.copies.reader(self.ledger_id), self.copies.apart_row(self.ledger_id)
+        if reader is not None and row is not None:
+            return OpenedLedger(reader, row)
+        found = await self.client.open_ledger(self.ledger_id, recover=True)
+        metadata = found.metadata
+        written_ms = max(1, metadata.created_ms)
+        row = LedgerInfo(self.ledger_id, metadata.last_entry + 1, metadata.length, written_ms)
+        return OpenedLedger(found, row)
+
     @property
     def figures(self) -> tuple[int, int, int]:
         """Its id, entries and bytes; -1: not known before it was read."""
         opening = self._opening
         if opening is None or not opening.done() or opening.cancelled() or opening.exception():
             return self.ledger_id, -1, -1
-        metadata = opening.result().metadata
-        return self.ledger_id, metadata.last_entry + 1, metadata.length
+        row = opening.result().row
+        return self.ledger_id, row.entries, row.size
 
     async def find(self, position: Position) -> int:
         """Number of the first entry at or after a position of the topic; the count: there is none.
@@ -89,7 +120,7 @@ class CompactedLedger:
         async def is_before(entry: int) -> bool:
             return await self._position(entry) < position
 
-        return await first_not_before((await self.reader()).last_confirmed + 1, is_before)
+        return await first_not_before((await self.opened()).row.entries, is_before)
 
     async def _position(self, entry: int) -> Position:
         found = self._positions.get(entry)
@@ -107,9 +138,17 @@ class CompactedLedger:
         Raises:
             LedgerError, MetadataError.
         """
-        reader = await self.reader()
-        last = min(entry + count - 1, reader.last_confirmed)
-        return (await reader.read(entry, last, bytes_max, 0)).bodies if entry <= last else []
+        opened = await self.opened()
+        last = min(entry + count, opened.row.entries) - 1
+        if entry > last:
+            return []
+        try:
+            return (await opened.reader.read(entry, last, bytes_max, 0)).bodies
+        except LedgerError:
+            if self.copy is self._opened_copy:
+                raise
+            # Meanwhile bookies were told to forget it: it is read elsewhere now.
+            return (await (await self.opened()).reader.read(entry, last, bytes_max, 0)).bodies
 
     async def read_raw(self, entry: int, bytes_max: int) -> list[tuple[Position, Buffer]]:
         """Positions and stored forms of entries from one on, at least one; empty: there is none.
@@ -117,7 +156,7 @@ class CompactedLedger:
         Raises:
             LedgerError, MetadataError.
         """
-        count = (await self.reader()).last_confirmed + 1
+        count = (await self.opened()).row.entries
         return [decode_compacted(each) for each in await self.read_encoded(entry, count, bytes_max)]
 
     async def read(self, entry: int, bytes_max: int) -> CompactedRun:
@@ -135,13 +174,14 @@ class CompactedLedger:
         Raises:
             LedgerError, MetadataError.
         """
-        count = (await self.reader()).last_confirmed + 1
+        count = (await self.opened()).row.entries
         return (await self.read(count - 1, 1)).batches[0] if count else None
 
     async def delete(self) -> None:
-        """The ledger goes; reads under way may fail.
+        """The ledger goes, and its copy; reads under way may fail.
 
         Raises:
-            MetadataError.
+            MetadataError, ManagedLedgerError.
         """
-        await self.client.delete_ledger(self.ledger_id)
+        if not await self.copies.drop_apart(self.ledger_id):
+            await self.client.delete_ledger(self.ledger_id)

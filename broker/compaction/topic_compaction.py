@@ -9,7 +9,7 @@ trimmed.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -75,17 +75,20 @@ class TopicCompaction:
     last_error: str = ""
     figures: CompactionFigures = field(default_factory=CompactionFigures)
     _run: asyncio.Task[None] | None = field(default=None, init=False)
-    _deletions: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
         cursor = self.log.cursors.get(COMPACTION_CURSOR)
         ledger_id = None if cursor is None else cursor.state.properties.get(COMPACTED_LEDGER)
         if cursor is not None and ledger_id is not None:
             self.current = self._compacted(ledger_id, cursor.mark_delete)
+        for row in self.log.lists.info.apart:  # of a run after which an earlier owner has crashed
+            if row.ledger_id != ledger_id:
+                self._delete_later(self._compacted(row.ledger_id, EARLIEST))
 
     def _compacted(self, ledger_id: int, horizon: Position) -> CompactedLedger:
         log = self.log
-        return CompactedLedger(log.client, ledger_id, horizon, log.config.form)
+        return CompactedLedger(log.client, log.offloads, ledger_id, horizon, log.config.form)
 
     def metrics(self, now_s: float, period_s: float) -> tuple[float, ...]:
         """Those of `CompactionFigures`; entries and bytes of what the last run left, 0: not known
@@ -134,8 +137,7 @@ class TopicCompaction:
         """By each pass."""
         if self.current is None:
             return self.log.bytes_after(EARLIEST)
-        await self.current.reader()
-        return self.current.figures[2] + self.log.bytes_after(self.current.horizon)
+        return (await self.current.opened()).row.size + self.log.bytes_after(self.current.horizon)
 
     async def _run_once(self) -> int | None:
         """Compact up to the end of the log; answers removed messages, None: nothing is new."""
@@ -156,7 +158,10 @@ class TopicCompaction:
             new = await self._write(process, old, after, upto)
         finally:
             process.kill()
+        row = (await new.opened()).row  # what can't be read must not be named
         await self._publish(cursor, new)
+        if log.config.offload.driver:
+            log.offloads.keep_apart(row)
         if old is not None:
             self._delete_later(old)
         try:  # for the search of leaked ledgers, which an older one doesn't mislead
@@ -233,9 +238,7 @@ class TopicCompaction:
         except BaseException:
             self._delete_later(self._compacted(writer.ledger_id, upto))
             raise
-        new = self._compacted(writer.ledger_id, upto)
-        await new.reader()  # what can't be read must not be named
-        return new
+        return self._compacted(writer.ledger_id, upto)
 
     async def _append(self, handle: WriteHandle, entries: list[Buffer], size: int) -> None:
         began_s = perf_counter()
@@ -248,10 +251,30 @@ class TopicCompaction:
         await cursor.flush()  # an error leaves the new ledger alone: perhaps the cursor names it
         self.current = new
 
+    def sweep(self) -> None:
+        """Now and then: what an earlier owner has compacted may be offloaded, too."""
+        log, current = self.log, self.current
+        if current is None or not log.config.offload.driver or self.is_running:
+            return
+        if log.offloads.apart is None and not self._tasks:
+            self._start(self._keep(current))
+
+    async def _keep(self, current: CompactedLedger) -> None:
+        try:
+            row = (await current.opened()).row
+        except STORAGE_ERRORS as error:  # the next sweep tries again
+            logger.info("%s: ledger %d: %s", self.name, current.ledger_id, error)
+            return
+        if current is self.current:
+            self.log.offloads.keep_apart(row)
+
     def _delete_later(self, compacted: CompactedLedger) -> None:
-        task = asyncio.get_running_loop().create_task(self._delete(compacted))
-        self._deletions.add(task)
-        task.add_done_callback(self._deletions.discard)
+        self._start(self._delete(compacted))
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _delete(self, compacted: CompactedLedger) -> None:
         try:
@@ -281,12 +304,15 @@ class TopicCompaction:
     async def delete_ledger(self) -> None:
         """The log is deleted: what was compacted goes with it."""
         if self.current is not None:
-            await self._delete(self.current)
+            try:
+                await self.log.client.delete_ledger(self.current.ledger_id)
+            except STORAGE_ERRORS as error:  # the search for leaked ledgers finds it
+                logger.info("%s: ledger %d: %s", self.name, self.current.ledger_id, error)
 
     async def stop(self) -> None:
         """The topic is closed: a run ends without result."""
         if self._run is not None:
             self._run.cancel()
             await asyncio.wait([self._run])
-        if self._deletions:
-            await asyncio.wait(self._deletions)
+        if self._tasks:
+            await asyncio.wait(self._tasks)

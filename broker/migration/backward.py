@@ -81,9 +81,11 @@ from magnetar.broker.schema.history import SchemaHistory
 from magnetar.broker.schema.registry import SCHEMAS
 from magnetar.broker.transaction.async_coordinator import MAX_SEQUENCE_PROPERTY
 from magnetar.broker.transaction.pending_ack_log import PENDING_ACKS
+from magnetar.managed_ledger.cursor.cursor_image import CursorImage
 from magnetar.managed_ledger.cursor.cursor_store import NO_LEDGER as IN_NODE
 from magnetar.managed_ledger.managed_ledger_info import ManagedLedgerInfo
 from magnetar.managed_ledger.offload.context import CopyState
+from magnetar.managed_ledger.orphan_ledgers import COMPACTED_LEDGER
 from magnetar.managed_ledger.stored_info import StoredManagedLedger, read_stored
 from magnetar.metadata.paths import decode_name, encode_name, join
 from magnetar.metadata.store import CREATE_ONLY, VALUE_BYTES_MAX, MetadataStore
@@ -307,6 +309,7 @@ class Backward:
         abort_late(buffer)
         snapshots.put(topic, buffer, self._own.log(topic.ml_name, info).last_confirmed)
         self._unnamed.update(info.doomed)
+        self._unnamed.update(row.ledger_id for row in info.apart)  # but for what a cursor names
         self._named.update(row.ledgerId for row in node.ledgers)
         change.node = node
         change.cursors = await self._cursors(topic, stored, before, info)
@@ -359,6 +362,7 @@ class Backward:
             if PENDING_ACKS in (image.properties or {}):
                 image = await self._own.with_committed(topic.ml_name, cursor, image, counts)
                 image = without_property(image, PENDING_ACKS)
+            image = self._without_offloaded(where, image, info)
             theirs = old[cursor].node if cursor in old else None
             node = cursor_for_pulsar(theirs, each.node, image)
             self.report.counts["subscriptions"] += 1
@@ -378,6 +382,18 @@ class Backward:
             found[cursor] = node
         self._unname_compacted(before)
         return found
+
+    def _without_offloaded(
+        self, where: str, image: CursorImage, info: ManagedLedgerInfo
+    ) -> CursorImage:
+        """A compacted ledger that only a copy of ours has can't be named."""
+        ledger_id = compacted_ledger(image)
+        row = None if ledger_id is None else info.find_apart(ledger_id)
+        if row is None or row.offload is None or not row.offload.is_only:
+            return image
+        text = f"compacted ledger {ledger_id} is offloaded, in our form"
+        self._find(Kind.LOST, where, f"{text}: readers get what the topic has")
+        return without_property(image, COMPACTED_LEDGER)
 
     def _unname_compacted(self, log: PulsarLog | None) -> None:
         if log is not None and log.compacted_ledger is not None:

@@ -141,6 +141,8 @@ class PersistentTopic(Topic):
                 self._on_compaction_cursor(cursor)
             elif cursor_name not in RESERVED_SUBSCRIPTIONS:
                 self._register(cursor_name, cursor, durable=True)
+        if self.compaction is None and ledger.lists.info.apart:
+            self.compaction = self._new_compaction()  # deletes what an earlier owner left of one
         ledger.on_appended = self._on_appended
         ledger.on_fenced = self._on_fenced
 
@@ -357,6 +359,8 @@ class PersistentTopic(Topic):
 
     def sweep_compaction(self) -> None:
         """Begin a compaction if as much is not compacted yet as policies say."""
+        if self.compaction is not None and not self.fenced:
+            self.compaction.sweep()
         threshold = self.policies.compaction_threshold
         if threshold <= 0 or self.fenced or self.name.is_system:
             return

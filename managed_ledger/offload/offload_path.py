@@ -41,6 +41,7 @@ from magnetar.managed_ledger.offload.errors import (
 )
 from magnetar.managed_ledger.offload.interfaces import CopyJob, EntryReader, LedgerOffloader
 from magnetar.managed_ledger.offload.policy import (
+    is_apart_due,
     is_offloaded,
     ledgers_before,
     ledgers_to_copy,
@@ -101,6 +102,8 @@ class OffloadPath:
     # Ledgers that bookies don't have any more.
     _gone: frozenset[int] = field(default=NOTHING, init=False)
     status: OffloadStatus = field(default=_NOT_RUN, init=False)
+    apart: LedgerInfo | None = field(default=None, init=False)
+    """Of the log's owner: what a compaction left, which is copied as if it were the log's."""
     last_ledger_id: int = field(default=0, init=False)
     last_success_ms: int = field(default=0, init=False)
     last_failure_ms: int = field(default=0, init=False)
@@ -142,11 +145,42 @@ class OffloadPath:
         elsewhere = partial(self._open_copy, context.copy)
         if context.is_only:
             return TieredReader(ledger_id, [elsewhere])
-        here = partial(
-            self._log.client.open_ledger, ledger_id, self._log.config.password, recover=False
-        )
+        here = partial(self._open_here, ledger_id)
         first = self._log.config.offload.bookies_first
         return TieredReader(ledger_id, [here, elsewhere] if first else [elsewhere, here])
+
+    def context(self, ledger_id: int) -> OffloadContext | None:
+        """Of a ledger apart that has a complete copy."""
+        ledger = self.apart_row(ledger_id)
+        return ledger.offload if ledger is not None and is_offloaded(ledger) else None
+
+    def apart_row(self, ledger_id: int) -> LedgerInfo | None:
+        """Of a ledger apart that the list names."""
+        return self._log.lists.info.find_apart(ledger_id)
+
+    def keep_apart(self, ledger: LedgerInfo) -> None:
+        """A ledger of the log's owner, closed and without password, may be copied from now on."""
+        self.apart = ledger
+        self.on_list_changed(self._log.lists.info)
+
+    async def drop_apart(self, ledger_id: int) -> bool:
+        """Its owner needs it no more: if it is named, it is deleted as a trimmed one is, with its
+        copy. Answers whether that is so.
+
+        Raises:
+            MetadataError, ManagedLedgerError: it may be named still; repeat it.
+        """
+        if self.apart is not None and self.apart.ledger_id == ledger_id:
+            self.apart = None
+        is_named = False
+
+        def drop(info: ManagedLedgerInfo) -> ManagedLedgerInfo:
+            nonlocal is_named
+            is_named = info.find_apart(ledger_id) is not None or ledger_id in info.doomed
+            return info.without([ledger_id]) if is_named else info
+
+        await self._update(drop)
+        return is_named
 
     async def stop(self) -> None:
         """Ends what is under way, for good; the next owner finds what is left of it."""
@@ -214,6 +248,8 @@ class OffloadPath:
         while True:
             written = log.retained_from()[1]
             chosen, first_kept = ledgers_before(log.lists.info.ledgers, written, position)
+            if not chosen and self.apart is not None and not self.context(self.apart.ledger_id):
+                chosen = [self.apart.ledger_id]
             if not chosen:
                 return first_kept
             for ledger_id in chosen:
@@ -230,9 +266,18 @@ class OffloadPath:
         if not self._gone.issuperset(_only(info)):
             return True
         config, now_ms = log.config.offload, log.now_ms()
-        if ledgers_to_release(info.ledgers, config, now_ms):
+        if ledgers_to_release(info.ledgers, config, now_ms, info.apart):
             return True
-        return bool(ledgers_to_copy(info.ledgers, log.retained_from()[1], config, now_ms))
+        return bool(self._to_copy(info))
+
+    def _to_copy(self, info: ManagedLedgerInfo) -> list[int]:
+        log, apart = self._log, self.apart
+        config, now_ms = log.config.offload, log.now_ms()
+        chosen = ledgers_to_copy(info.ledgers, log.retained_from()[1], config, now_ms)
+        if apart is not None:
+            listed = info.find_apart(apart.ledger_id) or apart
+            chosen += [listed.ledger_id] if is_apart_due(listed, config, now_ms) else []
+        return chosen
 
     async def _run(self) -> None:
         """One pass after another while there is something to do and it succeeds."""
@@ -249,12 +294,11 @@ class OffloadPath:
     async def _pass(self) -> None:
         log = self._log
         await self._clear()
-        config = log.config.offload
-        written = log.retained_from()[1]
-        for ledger_id in ledgers_to_copy(log.lists.info.ledgers, written, config, log.now_ms()):
+        for ledger_id in self._to_copy(log.lists.info):
             await self._copy(ledger_id)
         await self._forget_in_bookies()  # while that fails, no more is released
-        for ledger_id in ledgers_to_release(log.lists.info.ledgers, config, log.now_ms()):
+        info, config = log.lists.info, log.config.offload
+        for ledger_id in ledgers_to_release(info.ledgers, config, log.now_ms(), info.apart):
             await self._release(ledger_id)
         await self._forget_in_bookies()
 
@@ -297,11 +341,11 @@ class OffloadPath:
         copy = LedgerCopy(ledger_id, uuid, config.driver, dict(config.location))
         self._copying = uuid
         try:
-            info = await self._update(lambda x: x.with_copy_started(copy))
+            info = await self._update(partial(self._with_started, copy))
             ledger = info.find(ledger_id)
             if ledger is None or ledger.offload is None or ledger.offload.copy != copy:
                 return  # trimmed meanwhile
-            source = await log.client.open_ledger(ledger_id, log.config.password, recover=False)
+            source = await self._open_here(ledger_id)
             job = CopyJob(copy, log.name, ledger.entries, ledger.size, config.block_bytes)
             size = await offloader.offload(job, source)
             completed_ms = max(1, log.now_ms())
@@ -318,6 +362,11 @@ class OffloadPath:
             self._copying = ""
         self.last_ledger_id, self.last_success_ms = ledger_id, completed_ms
         log.on_ledger_ended(ledger_id)
+
+    def _with_started(self, copy: LedgerCopy, info: ManagedLedgerInfo) -> ManagedLedgerInfo:
+        if self.apart is not None and self.apart.ledger_id == copy.ledger_id:
+            info = info.with_apart(self.apart)
+        return info.with_copy_started(copy)
 
     async def _take_back(self, copy: LedgerCopy) -> None:
         """If another owner has the list: deletes our copy, if that certainly doesn't know it.
@@ -365,6 +414,12 @@ class OffloadPath:
             await self._update(lambda x: x)
 
     # Helpers
+
+    async def _open_here(self, ledger_id: int) -> EntryReader:
+        log = self._log
+        is_apart = log.lists.info.find_apart(ledger_id) is not None
+        password = b"" if is_apart else log.config.password
+        return await log.client.open_ledger(ledger_id, password, recover=False)
 
     async def _open_copy(self, copy: LedgerCopy) -> EntryReader:
         try:
@@ -433,7 +488,7 @@ def _in_state(
     info: ManagedLedgerInfo, state: CopyState, count: Callable[[PackedRows], int]
 ) -> Iterator[LedgerInfo]:
     packed = chain.from_iterable(x for x in info.ledgers.segments if count(x))
-    for ledger in chain(packed, info.ledgers.tail):
+    for ledger in chain(packed, info.ledgers.tail, info.apart):
         if ledger.offload is not None and ledger.offload.state is state:
             yield ledger
 

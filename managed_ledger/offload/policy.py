@@ -5,7 +5,7 @@ written, and what proves that later ids are greater stays where everybody looks 
 has the oldest `AT_ONCE` at most: the caller asks again when these are done.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 
 from magnetar.managed_ledger.ledger_rows import LedgerInfo, LedgerRows, PackedRows
@@ -49,6 +49,12 @@ def ledgers_to_copy(
     return chosen
 
 
+def is_apart_due(ledger: LedgerInfo, config: OffloadConfig, now_ms: int) -> bool:
+    """Whether a ledger that isn't the log's is to be copied: the thresholds hold for it alone."""
+    is_due = config.is_automatic and _is_due(config, ledger.size, ledger.closed_ms, now_ms)
+    return is_due and bool(ledger.entries) and not is_offloaded(ledger)
+
+
 def _is_due(config: OffloadConfig, size: int, closed_ms: int, now_ms: int) -> bool:
     """Args:
     size: of the ledger and all later ones that are closed.
@@ -76,7 +82,9 @@ def ledgers_before(ledgers: LedgerRows, written: int, position: Position) -> tup
     return chosen[:AT_ONCE], first_kept
 
 
-def ledgers_to_release(ledgers: LedgerRows, config: OffloadConfig, now_ms: int) -> list[int]:
+def ledgers_to_release(
+    ledgers: LedgerRows, config: OffloadConfig, now_ms: int, apart: Sequence[LedgerInfo] = ()
+) -> list[int]:
     """Ids of the ledgers that bookies have kept beside a complete copy for long enough."""
     if config.deletion_lag_ms < 0:
         return []
@@ -89,7 +97,7 @@ def ledgers_to_release(ledgers: LedgerRows, config: OffloadConfig, now_ms: int) 
     )
     newest = (
         x.ledger_id
-        for x in ledgers.tail
+        for x in chain(ledgers.tail, apart)
         if x.offload is not None
         and x.offload.state is CopyState.COMPLETE
         and x.offload.completed_ms <= before_ms

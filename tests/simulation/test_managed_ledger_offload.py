@@ -158,9 +158,13 @@ class OffloadWorld(LogWorld):
         self.completed = 0
         self.released = 0
 
+    def objects_of(self, node: Node) -> SimulatedObjects:
+        return SimulatedObjects(node, self)
+
     def on_list(self, before: ManagedLedgerInfo, info: ManagedLedgerInfo) -> None:
         super().on_list(before, info)
-        for ledger in info.ledgers:
+        listed = [*info.ledgers, *info.apart]
+        for ledger in listed:
             old = before.find(ledger.ledger_id)
             was = None if old is None or old.offload is None else old.offload.state
             if ledger.offload is None:
@@ -174,7 +178,7 @@ class OffloadWorld(LogWorld):
                 self.released += 1
                 self._check(was is CopyState.COMPLETE, f"40: released in state {was}")
         known = self.known_ledgers()
-        for ledger in info.ledgers:
+        for ledger in listed:
             is_released = ledger.offload is not None and ledger.offload.is_only
             if ledger.closed_ms and not is_released:
                 self._check(ledger.ledger_id in known, f"40: bookies lost {ledger}")
@@ -216,14 +220,15 @@ class OffloadWorld(LogWorld):
         """The copies that the list names, and nothing else."""
         info = self.stored()
         assert info is not None
-        named = {x.offload.copy.name for x in info.ledgers if x.offload is not None}
+        listed = [*info.ledgers, *info.apart]
+        named = {x.offload.copy.name for x in listed if x.offload is not None}
         doomed = {x.name for x in info.doomed_copies}
         # A copy that came when another owner had deleted it stays if who brought it died just then
         # (docs/guides/offload.md): nobody else knows of it.
         orphans = {name for name, node in self.object_store.late.items() if not node.alive}
         there = {x.rpartition(".")[0] for x in self.object_store.objects.keys() - orphans}
         self._check(there <= named | doomed, f"leaked copies: {sorted(there - named - doomed)}")
-        only = [x for x in info.ledgers if x.offload is not None and x.offload.is_complete]
+        only = [x for x in listed if x.offload is not None and x.offload.is_complete]
         for ledger in only:
             assert ledger.offload is not None
             self._check_copy(ledger.ledger_id, ledger.offload.copy.name)
@@ -258,7 +263,7 @@ class OffloadBroker(Broker):
         self, world: OffloadWorld, config: ManagedLedgerConfig, node: Node | None = None
     ) -> None:
         super().__init__(world, config, node)
-        objects = SimulatedObjects(self.node, world)
+        objects = world.objects_of(self.node)
         offloader = BlockOffloader("sim", lambda _: objects, 2, OffloadMetrics())
         self.factory = ManagedLedgerFactory(
             *(world.client(self.node), SimulatedStore(self.node, world), EntryCache(1 << 16)),

@@ -11,7 +11,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 import pytest
@@ -31,13 +31,20 @@ from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.cursor.cursor import Cursor
 from magnetar.managed_ledger.entry_batch import Buffer
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.offload.config import NO_OFFLOAD
 from magnetar.managed_ledger.orphan_ledgers import COMPACTION_CURSOR
 from magnetar.managed_ledger.position import EARLIEST, Position
 from magnetar.metadata.errors import OutcomeUnknownError, StoreUnreachableError
 from tests.nightly import NIGHTLY
 from tests.simulation.ledger_world import SimulatedStore
-from tests.simulation.managed_ledger_world import NAME, Broker, LogWorld
+from tests.simulation.managed_ledger_world import NAME
 from tests.simulation.simulator import FaultRates, Node, Simulator, run_simulation, seeds
+from tests.simulation.test_managed_ledger_offload import (
+    OFFLOAD,
+    OffloadBroker,
+    OffloadWorld,
+    SimulatedObjects,
+)
 
 T = TypeVar("T")
 Found = list[tuple[Position, bytes]]
@@ -50,7 +57,8 @@ class Failure:
     """The ``at``-th call of a kind fails.
 
     Attributes:
-        where: "metadata", "network" (a message from or to a bookie), "storage" (either), "process".
+        where: "metadata", "network" (a message from or to a bookie), "storage" (either), "process",
+            "objects" (the store of copies).
         is_lost: the call has its effect, and nobody is told.
         lasts: all calls after it fail, too.
     """
@@ -116,7 +124,21 @@ class FailingStore(SimulatedStore):
         return reply
 
 
-class CompactionWorld(LogWorld):
+class FailingObjects(SimulatedObjects):
+    world: "CompactionWorld"
+
+    async def call(self, handle: Callable[[], T], *, may_fail: bool = True) -> T:
+        failure = self.world.failure
+        fails = failure.meets("objects")
+        if fails and not failure.is_lost:
+            raise OSError("the store is down")
+        reply = await super().call(handle, may_fail=may_fail)
+        if fails:
+            raise OSError("no answer")
+        return reply
+
+
+class CompactionWorld(OffloadWorld):
     """Checks what readers of the compacted view get."""
 
     def __init__(self, simulator: Simulator, bookie_count: int) -> None:
@@ -134,6 +156,14 @@ class CompactionWorld(LogWorld):
 
     def make_store(self, node: Node) -> SimulatedStore:
         return FailingStore(node, self)
+
+    def objects_of(self, node: Node) -> SimulatedObjects:
+        return FailingObjects(node, self)
+
+    def _check_copy(self, ledger_id: int, name: str) -> None:
+        """What it holds is judged by those that read it."""
+        objects = self.object_store.objects
+        self._check({f"{name}.index", f"{name}.data"} <= objects.keys(), f"40: {name} isn't there")
 
     def entries(self) -> dict[Position, bytes]:
         """All of the log that is known, by position; trimmed ones, too."""
@@ -178,7 +208,7 @@ def key_and_value(body: bytes) -> tuple[str, bytes]:
     return metadata.partition_key, bytes(payload)
 
 
-class CompactingBroker(Broker):
+class CompactingBroker(OffloadBroker):
     """An owner of the log, which compacts it."""
 
     world: CompactionWorld
@@ -296,6 +326,7 @@ def config_of(simulator: Simulator, *, keeps_all: bool = False) -> ManagedLedger
         ledger_age_min_ms=0,
         retention_ms=kept,
         retention_bytes=kept,
+        offload=simulator.rng.choice([OFFLOAD, NO_OFFLOAD]),
     )
 
 
@@ -303,7 +334,11 @@ async def settle(world: CompactionWorld, config: ManagedLedgerConfig) -> None:
     """A fresh owner: it sees the view that was left, and compacts without a fault."""
     # Nothing is trimmed before it was read.
     kept = ManagedLedgerConfig(
-        form=PULSAR_ENTRIES, ledger_entries_max=3, ledger_age_min_ms=0, retention_ms=-1
+        form=PULSAR_ENTRIES,
+        ledger_entries_max=3,
+        ledger_age_min_ms=0,
+        retention_ms=-1,
+        offload=config.offload,
     )
     owner = CompactingBroker(world, kept)
     log = await owner.open()
@@ -321,7 +356,31 @@ async def settle(world: CompactionWorld, config: ManagedLedgerConfig) -> None:
         world.check_view(await owner.view(), owner.compaction.current.horizon)
         await owner.publish_all(3)
         owner.consume()
+    await settle_copies(world, log)
+    assert owner.compaction.current is not None
+    world.check_view(await owner.view(), owner.compaction.current.horizon)  # from the copy
     await owner.stop()
+    world.check_object_store()
+
+
+async def settle_copies(world: CompactionWorld, log: ManagedLedger) -> None:
+    """What is to be copied is, what is in copies bookies have forgotten, and nothing else is there:
+    neither a compacted ledger nor the copy of one that was replaced.
+    """
+    for _ in range(400):
+        log.sweep(int(world.simulator.loop.now * 1000))
+        await world.simulator.sleep_ms(50)
+        info, offloads = log.lists.info, log.offloads
+        if not offloads._is_passing and not offloads._is_due(info) and not info.doomed:
+            break
+    else:
+        world.simulator.check(False, "liveness: there is always something to offload")
+    rows = [x for x in log.lists.info.apart if x.ledger_id in world.known_ledgers()]
+    world.simulator.check(not rows, f"bookies have {rows}")
+    expected = 1 if log.config.offload is OFFLOAD and log.offloads.apart is not None else 0
+    found = [x for x in log.lists.info.apart if x.offload is not None and x.offload.is_only]
+    empty = log.offloads.apart is not None and not log.offloads.apart.entries
+    world.simulator.check(len(found) == expected or empty, f"{log.lists.info.apart}")
 
 
 async def crash_while_compacting(simulator: Simulator, steps: int) -> bool:
@@ -362,6 +421,7 @@ FAILURES: Final = (
     *(("metadata", is_lost, lasts) for is_lost in (False, True) for lasts in (False, True)),
     *(("network", True, lasts) for lasts in (False, True)),
     *(("storage", is_lost, True) for is_lost in (False, True)),
+    *(("objects", is_lost, lasts) for is_lost in (False, True) for lasts in (False, True)),
     ("process", False, False),
 )
 
@@ -374,6 +434,8 @@ async def fail_at(simulator: Simulator, failure: Failure, *, dies: bool) -> bool
     """
     world = CompactionWorld(simulator, 1)
     config = config_of(simulator)
+    if failure.where == "objects":
+        config = replace(config, offload=OFFLOAD)
     owner = CompactingBroker(world, config)
     await owner.open()
     for _ in range(2):
@@ -385,6 +447,8 @@ async def fail_at(simulator: Simulator, failure: Failure, *, dies: bool) -> bool
     before = world.entries()
     failure.on, world.failure = True, failure
     await owner.compact()
+    if config.offload is OFFLOAD:  # copies are made, and those of the ledger before deleted
+        await simulator.sleep_ms(1000)
     failure.on = False
     has_failed = failure.calls > failure.at
     simulator.check(has_failed or owner.compaction.status == "SUCCESS", owner.compaction.last_error)

@@ -123,7 +123,7 @@ def _compacted_ledger(compacted: CompactedLedger | None) -> dict[str, Any]:
     known = (-1, -1, -1) if compacted is None else compacted.figures
     return {
         **dict(zip(("ledgerId", "entries", "size"), known, strict=True)),
-        "offloaded": False,
+        "offloaded": compacted is not None and compacted.copy is not None,
         "underReplicated": False,
     }
 

@@ -78,27 +78,24 @@ async def _compacted_row(
     """
     while (current := topic.compacted) is not None:
         try:
-            reader = await stored(current.reader(), "Opening the compacted ledger")
-            found = reader.metadata
-            if locations:
+            opened = await stored(current.opened(), "Opening the compacted ledger")
+            ledger = ReadableLedger(
+                *(current.ledger_id, opened.row.entries, opened.row.size),
+                offload=current.copy,
+            )
+            found = None
+            if locations and ledger.is_in_bookies:
                 read = topic.ledger.client.read_ledger_metadata(current.ledger_id)
-                fresh = await stored(read, "Reading ledger metadata")
-                if fresh is None:
+                found = await stored(read, "Reading ledger metadata")
+                if found is None and ledger.copy is None:
                     raise PersistenceError(f"Compacted ledger {current.ledger_id} doesn't exist")
-                found = fresh
         except PersistenceError:
             if topic.compacted is current:
                 raise
             continue  # another compaction has ended meanwhile
-        row = {
-            "ledgerId": current.ledger_id,
-            "entries": found.last_entry + 1,
-            "size": found.length,
-            "horizon": position_fields(current.horizon),
-        }
-        if locations:
-            row["metadata"] = _quorums(found)
-        return row, [found] if locations else []
+        row = ledger_row(ledger, found, locations=locations)
+        row["horizon"] = position_fields(current.horizon)
+        return row, [] if found is None else [found]
     return None, []
 
 

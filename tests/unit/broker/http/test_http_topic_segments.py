@@ -286,7 +286,8 @@ async def compacted(log: ManagedLedger, entries: int) -> CompactedLedger:
     handle = WriteHandle(writer, 1024)
     await handle.append_all([b"entry"] * entries)
     await handle.close()
-    return CompactedLedger(log.client, writer.ledger_id, log.last_confirmed, log.config.form)
+    place = (writer.ledger_id, log.last_confirmed)
+    return CompactedLedger(log.client, log.offloads, *place, log.config.form)
 
 
 async def test_what_a_compaction_left(log: ManagedLedger, monkeypatch: pytest.MonkeyPatch) -> None:

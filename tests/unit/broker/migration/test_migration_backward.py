@@ -21,7 +21,9 @@ from magnetar.broker.schema.history import SchemaHistory
 from magnetar.managed_ledger.cursor.cursor_format import encode_node_state
 from magnetar.managed_ledger.cursor.cursor_image import CursorImage
 from magnetar.managed_ledger.cursor.cursor_store import CursorNode, encode_node
+from magnetar.managed_ledger.ledger_rows import LedgerInfo
 from magnetar.managed_ledger.managed_ledger_info import decode_list_node, encode_info
+from magnetar.managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
 from magnetar.managed_ledger.orphan_ledgers import COMPACTED_LEDGER
 from magnetar.metadata.errors import MetadataError
 from tests.unit.broker.migration.recorded import recorded
@@ -203,6 +205,29 @@ async def test_a_topic_that_was_compacted_meanwhile(cluster: Cluster) -> None:
     assert [(x.name, x.value) for x in found.cursorProperties] == [("team", "blue")]
     assert 900 in cluster.ledgers.ends
     assert 41 not in cluster.ledgers.ends
+
+
+async def test_a_compacted_ledger_that_only_a_copy_has(cluster: Cluster) -> None:
+    log = f"{LOGS}/compact"
+    cluster.ledgers.ends[900] = (0, 10)
+    node = CursorNode((52, 0), properties={COMPACTED_LEDGER: 900})
+    await cluster.ours.put(f"{log}/__compaction", encode_node(node, "x"))
+    stored = await cluster.ours.get(log)
+    assert stored is not None
+    info = decode_list_node(stored.value, log).info
+    copy = OffloadContext(LedgerCopy(900, "u", "filesystem", {}), CopyState.ONLY)
+    apart = LedgerInfo(900, 1, 10, NOW_MS, copy)
+    await cluster.ours.put(log, encode_info(replace(info, apart=(apart,))))
+    with pytest.raises(LossRefusedError):
+        await cluster.backward().run()
+    report = await cluster.backward(accept_loss=True).run()
+    (told,) = (each.text for each in report.losses)
+    assert "compacted ledger 900 is offloaded" in told
+    found = await cluster.pulsar.get(f"{log}/__compaction")
+    assert found is not None
+    assert not cursor_node(found.value, log).properties
+    apart = replace(apart, offload=replace(copy, state=CopyState.COMPLETE))
+    assert decode_list_node(encode_info(replace(info, apart=(apart,))), log).info.apart == (apart,)
 
 
 async def test_a_topic_that_was_made_anew_has_nothing_of_the_old_one(cluster: Cluster) -> None:
