@@ -37,7 +37,7 @@ class WebSocketChannel:
         self._text_bytes_max = text_bytes_max
         # Lists and futures, made when somebody waits: an idle socket is to cost little, and a
         # deque or an asyncio.Event (which has one) takes 760 bytes.
-        self._queue: list[tuple[str, Callable[[], None] | None]] = []
+        self._queue: list[tuple[Sequence[str], Callable[[], None] | None]] = []
         self._unsent = 0  # queued, or taken by the writer and not yet sent
         self._writing: asyncio.Task[None] | None = None
         self._writer: asyncio.Future[None] | None = None  # waits for something to write
@@ -59,10 +59,10 @@ class WebSocketChannel:
         """We are about to close it; what is queued goes out first."""
         return self._close_code is not None
 
-    def send(self, text: str, on_sent: Callable[[], None] | None = None) -> None:
-        """Queue one text frame; ``on_sent`` is called when the socket has taken it."""
-        self._queue.append((text, on_sent))
-        self._unsent += 1
+    def send(self, *texts: str, on_sent: Callable[[], None] | None = None) -> None:
+        """Queue text frames; ``on_sent`` is called when the socket has taken them all."""
+        self._queue.append((texts, on_sent))
+        self._unsent += len(texts)
         self._wake_writer()
 
     def close_soon(self, code: int, reason: str) -> None:
@@ -104,8 +104,8 @@ class WebSocketChannel:
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
 
-    async def receive(self) -> str | None:
-        """The next text frame; None when the session is over."""
+    async def receive(self) -> list[str] | None:
+        """The next text frames, which came together; None when the session is over."""
         while not self.closed and self._close_code is None:
             try:
                 event = await self._websocket.receive()
@@ -114,17 +114,17 @@ class WebSocketChannel:
             if event["type"] != "websocket.receive" or self._close_code is not None:
                 return None
             self._last_frame_s = asyncio.get_running_loop().time()
-            text = event.get("text")
-            if text is None:
+            texts: list[str] | None = event.get("texts")
+            if texts is None:
                 self.close_soon(1003, "Only text frames are understood")
                 return None
-            if len(text) > self._text_bytes_max:
+            if max(map(len, texts), default=0) > self._text_bytes_max:
                 self.close_soon(TOO_BIG, f"Frame larger than {self._text_bytes_max} bytes")
                 return None
             if self._unsent > _UNSENT_MAX:  # a client that sends and never reads
                 self._reader = asyncio.get_running_loop().create_future()
                 await self._reader
-            return str(text)
+            return texts
         return None
 
     def _wake_writer(self) -> None:
@@ -151,10 +151,10 @@ class WebSocketChannel:
         while True:
             while self._queue:
                 batch, self._queue = self._queue, []
-                for text, on_sent in batch:
-                    await websocket.send({"type": "websocket.send", "text": text})
+                for texts, on_sent in batch:
+                    await websocket.send({"type": "websocket.send", "texts": texts})
                     self._last_frame_s = loop.time()  # slow, but alive
-                    self._unsent -= 1
+                    self._unsent -= len(texts)
                     if on_sent is not None:
                         on_sent()
             _finish(self._reader)

@@ -123,12 +123,15 @@ class _ReceivingSession(Session):
     async def run(self, channel: WebSocketChannel) -> None:
         self._channel = channel
         self._push_soon()
-        while (text := await channel.receive()) is not None:
+        while (texts := await channel.receive()) is not None:
             try:
-                item = orjson.loads(text)
-                if not isinstance(item, dict):
-                    raise ValueError("not an object")
-                await self._on_word(item)
+                for text in texts:
+                    if channel.ending:
+                        return
+                    item = orjson.loads(text)
+                    if not isinstance(item, dict):
+                        raise ValueError("not an object")
+                    await self._on_word(item)
             except (ValueError, KeyError) as error:  # JSONDecodeError, MessageIdError included
                 channel.close_soon(CLOSE_BASE + _BAD_JSON, f"Bad message: {error}")
             except BrokerError as error:
@@ -177,10 +180,9 @@ class _ReceivingSession(Session):
             push = self._push_long(channel, self._admit(consumer_feed.take(1)))
             self._long_push = asyncio.get_running_loop().create_task(push)
             return
-        for delivery in self._admit(consumer_feed.take(count)):
+        if deliveries := self._admit(consumer_feed.take(count)):
             channel.send(
-                self._text_of(delivery),
-                lambda d=delivery: consumer_feed.release((d,)),  # type: ignore[misc]
+                *map(self._text_of, deliveries), on_sent=partial(consumer_feed.release, deliveries)
             )
         if consumer_feed.ready and consumer_feed.credit > 0:
             self._push_soon()
@@ -191,7 +193,7 @@ class _ReceivingSession(Session):
         """A large message, written as JSON in a thread; the next ones wait for it."""
         for delivery in deliveries:
             text = await self._service.schemas.in_value_thread(lambda d=delivery: self._text_of(d))  # type: ignore[misc]
-            channel.send(text, lambda d=delivery: self.consumer_feed.release((d,)))  # type: ignore[misc]
+            channel.send(text, on_sent=partial(self.consumer_feed.release, (delivery,)))
         self._pushing = False
         if self.consumer_feed.ready and self.consumer_feed.credit > 0:
             self._push_soon()

@@ -83,22 +83,17 @@ class _Published:
             self._failed(self._contexts[index : index + count], error)
             return
         session, partition = self._session, self._partition
+        receipts: list[str] = []
         for offset in range(count):
             contexts = self._contexts[index + offset]
-            entry_id = first_entry_id + offset if ledger_id >= 0 else -1
+            at = max(ledger_id, 0), first_entry_id + offset if ledger_id >= 0 else 0, partition
             if len(contexts) == 1 and not session.batching:
-                session.accepted(
-                    encode_message_id(max(ledger_id, 0), max(entry_id, 0), partition), contexts[0]
-                )
+                receipts.append(_receipt(encode_message_id(*at), contexts[0]))
                 continue
             size = len(contexts)
             for batch_index, context in enumerate(contexts):
-                session.accepted(
-                    encode_message_id(
-                        max(ledger_id, 0), max(entry_id, 0), partition, batch_index, size
-                    ),
-                    context,
-                )
+                receipts.append(_receipt(encode_message_id(*at, batch_index, size), context))
+        session.accepted(receipts)
 
     def _failed(self, entries: list[list[str | None]], error: Exception) -> None:
         for contexts in entries:
@@ -145,17 +140,20 @@ class ProducerSession(Session):
 
     async def run(self, channel: WebSocketChannel) -> None:
         self._channel = channel
-        while (frame := await channel.receive()) is not None:
-            if not 0 < len(self._collected) < _LIMITED_MESSAGES:
-                await self._keep_rate()
-            if len(frame) > HEAVY_BYTES:
-                await self._take_long(frame)
-                continue
-            self._turn_characters += len(frame)
-            self._take(*self._read(frame))
-            if self._turn_characters > HEAVY_BYTES:
-                await asyncio.sleep(0)
-                self._turn_characters = 0
+        while (frames := await channel.receive()) is not None:
+            for frame in frames:
+                if not len(self._collected) % _LIMITED_MESSAGES:
+                    await self._keep_rate()
+                if channel.ending:
+                    return
+                if len(frame) > HEAVY_BYTES:
+                    await self._take_long(frame)
+                    continue
+                self._turn_characters += len(frame)
+                self._take(*self._read(frame))
+                if self._turn_characters > HEAVY_BYTES:
+                    await asyncio.sleep(0)
+                    self._turn_characters = 0
 
     async def _take_long(self, frame: str) -> None:
         """In a thread, after what came before."""
@@ -313,19 +311,10 @@ class ProducerSession(Session):
 
     # --- answers
 
-    def accepted(self, message_id: str, context: str | None) -> None:
-        self._pending -= 1
-        if self._channel is None or self._channel.closed:
-            return
-        if context is None:
-            answer = f'{{"result":"ok","messageId":"{message_id}","errorCode":0,"schemaVersion":0}}'
-        else:
-            quoted = orjson.dumps(context).decode()
-            answer = (
-                f'{{"result":"ok","messageId":"{message_id}","context":{quoted},'
-                '"errorCode":0,"schemaVersion":0}'
-            )
-        self._channel.send(answer)
+    def accepted(self, receipts: Sequence[str]) -> None:
+        self._pending -= len(receipts)
+        if self._channel is not None and not self._channel.closed:
+            self._channel.send(*receipts)
 
     def answered(self) -> None:
         self._pending -= 1
@@ -357,6 +346,11 @@ class ProducerSession(Session):
             self._watch = loop.call_later(left_s, self._watch_timeouts)
         elif self._channel is not None:
             self._channel.close_soon(1011, "The storage did not answer in time")
+
+
+def _receipt(message_id: str, context: str | None) -> str:
+    quoted = "" if context is None else f'"context":{orjson.dumps(context).decode()},'
+    return f'{{"result":"ok","messageId":"{message_id}",{quoted}"errorCode":0,"schemaVersion":0}}'
 
 
 def _parse_options(item: dict[str, Any], message: OutgoingMessage, now_ms: int) -> None:

@@ -1,17 +1,22 @@
-"""uvicorn's WebSocket protocol with one socket write per turn of the loop.
+"""uvicorn's WebSocket protocol with one socket write per turn of the loop, and one event per read.
 
 uvicorn writes every frame by itself: one system call each, a third of the loop's time when answers
-are small (py-spy, WebSocket produce). Here text frames are collected and leave together.
+are small (py-spy, WebSocket produce). Here text frames are collected and leave together. Those that
+were read together are one event, too: ``texts``, an extension of ASGI both ways. Parsing them one
+by one, and handing them through all layers, took 15 of 40 µs a message.
 """
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import Any
 
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.protocol import State
+
+from magnetar.broker.http.websocket.frame_reader import WebSocketFrameReader
 
 ABORT_S = 15.0
 """After the end of a session; the close handshake has ten of them (uvicorn)."""
@@ -130,6 +135,8 @@ class CorkedWebSocketProtocol(WebSocketsSansIOProtocol):
         self.writable = _OpenEvent()  # type: ignore[assignment]  # the same of an event
         super().connection_made(transport)
 
+    _frames: WebSocketFrameReader | None = None  # from the first bytes behind the handshake on
+    _texts: list[str] | None = None  # of an event that the application has not taken yet
     _rest = b""  # read, and to be parsed when it is its turn
 
     def data_received(self, data: bytes) -> None:
@@ -162,11 +169,24 @@ class CorkedWebSocketProtocol(WebSocketsSansIOProtocol):
 
     async def receive(self) -> Any:
         message = await super().receive()
+        self._texts = None
         if self._rest:
             self.transport.pause_reading()  # which uvicorn has just resumed
         return message
 
     def _parse(self, data: bytes) -> None:
+        if self._frames is None and self.handshake_complete:
+            self._frames = WebSocketFrameReader(self.config.ws_max_size)
+        if self._frames is None:
+            self._parse_by_library(data)
+            return
+        for part in self._frames.read(data):
+            if isinstance(part, bytes):
+                self._parse_by_library(part)
+            elif self.conn.state is State.OPEN:
+                self._receive(part)
+
+    def _parse_by_library(self, data: bytes) -> None:
         super().data_received(data)
         if self.conn.handshake_exc is not None and not self.handshake_initiated:
             # No request that its parser understands: uvicorn would leave the client waiting.
@@ -193,14 +213,28 @@ class CorkedWebSocketProtocol(WebSocketsSansIOProtocol):
         if self.close_sent:
             return
         if self.curr_msg_data_type == "text":
-            try:
-                self.queue.put_nowait({"type": "websocket.receive", "text": data.decode()})
-            except UnicodeDecodeError:
-                self.conn.fail(1007)
-                self.handle_parser_exception()
-                return
+            self._receive((data,))
         else:
+            self._texts = None
             self.queue.put_nowait({"type": "websocket.receive", "bytes": data})
+            self._pause()
+
+    def _receive(self, payloads: Iterable[bytes]) -> None:
+        if self.close_sent:
+            return
+        if self._texts is None:
+            self._texts = []
+            self.queue.put_nowait({"type": "websocket.receive", "texts": self._texts})  # type: ignore[arg-type]  # no event of plain ASGI
+        try:
+            for payload in payloads:
+                self._texts.append(payload.decode())
+        except UnicodeDecodeError:
+            self.conn.fail(1007)
+            self.handle_parser_exception()
+            return
+        self._pause()
+
+    def _pause(self) -> None:
         if not self.read_paused:
             self.read_paused = True
             self.transport.pause_reading()
@@ -208,8 +242,8 @@ class CorkedWebSocketProtocol(WebSocketsSansIOProtocol):
     async def send(self, message: Any) -> None:
         if not self.handshake_complete and self.transport.is_closing():
             raise ClientDisconnected  # there is nobody to be accepted or refused
-        text = message.get("text") if message["type"] == "websocket.send" else None
-        if text is None or not self.handshake_complete or self.close_sent:
+        texts = message.get("texts") if message["type"] == "websocket.send" else None
+        if texts is None or not self.handshake_complete or self.close_sent:
             self._write_out()  # a close frame is the last one: what is collected goes first
             await super().send(message)
             if self.close_sent and not self.handshake_complete:
@@ -227,10 +261,11 @@ class CorkedWebSocketProtocol(WebSocketsSansIOProtocol):
             await self.writable.wait()
         if self.disconnected or self.transport.is_closing():
             raise ClientDisconnected
-        data = text.encode()
         if not self._out:
             self.loop.call_soon(self._write_out)
-        self._out += (text_frame_head(len(data)), data)
+        for text in texts:
+            data = text.encode()
+            self._out += (text_frame_head(len(data)), data)
 
     def _write_out(self) -> None:
         out, self._out = self._out, []

@@ -26,13 +26,13 @@ class FakeSocket:
 
     async def send(self, message: dict[str, Any]) -> None:
         await self.open.wait()
-        self.sent.append(message["text"])
+        self.sent += message["texts"]
 
     async def close(self, code: int, reason: str) -> None:
         self.closed_with = code, reason
 
     def consumer_feed(self, text: str) -> None:
-        self.incoming.put_nowait({"type": "websocket.receive", "text": text})
+        self.incoming.put_nowait({"type": "websocket.receive", "texts": [text]})
 
 
 class Session:
@@ -66,7 +66,7 @@ async def test_frames_go_out_in_order_and_say_so(opened: Callable[..., Session])
     session = opened()
     told: list[int] = []
     for number in range(5):
-        session.channel.send(str(number), lambda n=number: told.append(n))  # type: ignore[misc]
+        session.channel.send(str(number), on_sent=lambda n=number: told.append(n))  # type: ignore[misc]
     assert session.channel.queued == 5
     await eventually(lambda: session.channel.queued == 0)
     session.channel.send("later")
@@ -99,7 +99,7 @@ async def test_who_never_reads_is_not_read(opened: Callable[..., Session]) -> No
     assert not done
     session.socket.open.set()
     async with asyncio.timeout(30):
-        assert await reading == "next"
+        assert await reading == ["next"]
     assert session.channel.queued == 0
 
 
@@ -115,7 +115,7 @@ async def test_frames_keep_a_socket_open(opened: Callable[..., Session]) -> None
     session = opened(idle_timeout_s=30)
     session.channel.watch_idle()
     session.socket.consumer_feed("x")
-    assert await session.channel.receive() == "x"
+    assert await session.channel.receive() == ["x"]
     session.channel.watch_idle()  # as the timer would
     assert not session.channel.ending
 
@@ -184,7 +184,7 @@ async def test_a_writer_that_fails_ends_the_session(
     def fail() -> None:
         raise ValueError("a bug")
 
-    session.channel.send("x", fail)
+    session.channel.send("x", on_sent=fail)
     async with asyncio.timeout(30):
         await session.ended
     assert "a bug" in caplog.text
