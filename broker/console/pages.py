@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any, Final
@@ -281,13 +280,12 @@ async def topic(ask: Ask) -> View:
         content |= {"stats": stats, "partitions": 0, "nearby": near}
         return View("topic.html", path.local, "topics", content, 404 if is_missing else 200)
     partitions, found = stats.value
-    now_ms = int(time.time() * 1000)
     explained, publishing, schema = await asyncio.gather(
         panel("Explanation", ask.source.explanations(path, found), dict),
         panel(
             "Producers",
             ask.source.publishing(path, found),
-            lambda told: publishing_row(told, now_ms),
+            publishing_row,
         ),
         panel("Schema", ask.source.schema(path, None), lambda found: found),
     )

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from magnetar.broker.console.views import row_id
-from magnetar.broker.dispatch.explanation import STALL_MS, Reason, is_stall
+from magnetar.broker.dispatch.explanation import Reason, is_stall
 
 if TYPE_CHECKING:
     from magnetar.broker.console.source import Deliveries
@@ -325,7 +325,7 @@ class PublishingRow:
     next: str
 
 
-def publishing_row(found: Mapping[str, Json], now_ms: int) -> PublishingRow | None:
+def publishing_row(found: Mapping[str, Json]) -> PublishingRow | None:
     """The worst of the partitions; None: nothing keeps producers from publishing.
 
     Args:
@@ -335,7 +335,7 @@ def publishing_row(found: Mapping[str, Json], now_ms: int) -> PublishingRow | No
     told = [
         (ranks.index(each["reason"]), partition, each)
         for partition, each in found.items()
-        if each["reason"] in ranks and (each["reason"] != Reason.STORING or _lasts(each, now_ms))
+        if each["reason"] in ranks and (each["reason"] != Reason.STORING or _lasts(each))
     ]
     if not told:
         return None
@@ -346,10 +346,9 @@ def publishing_row(found: Mapping[str, Json], now_ms: int) -> PublishingRow | No
     return PublishingRow(mark, reason, where + worst["message"], worst["next"])
 
 
-def _lasts(storing: Json, now_ms: int) -> bool:
+def _lasts(storing: Json) -> bool:
     """Whether storage confirms too little for too long: for a moment it does so of any topic."""
-    since_ms = storing.get("sinceTimestamp") or now_ms
-    return bool(storing.get("missingBookies")) or now_ms - since_ms >= STALL_MS
+    return bool(storing.get("missingBookies") or storing.get("overdue"))
 
 
 def _rank(explained: Json) -> int:

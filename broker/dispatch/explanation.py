@@ -395,7 +395,8 @@ def storing(size: int, waited_ms: int, missing_bookies: int, now_ms: int) -> Exp
         f"{waits}: {why}.",
         "A message is delivered when it is stored. If this lasts, look at the bookies.",
         since_ms=now_ms - waited_ms if waited_ms else None,
-        details={"pendingBytes": size, "missingBookies": missing_bookies},
+        details={"pendingBytes": size, "missingBookies": missing_bookies}
+        | ({"overdue": True} if waited_ms >= STALL_MS else {}),
     )
 
 

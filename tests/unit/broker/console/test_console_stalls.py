@@ -80,9 +80,9 @@ async def test_publishing_of_partitions(client: httpx.AsyncClient) -> None:
 
 def row(*found: Explanation) -> PublishingRow | None:
     if len(found) == 1:
-        return publishing_row({"": found[0].as_json()}, NOW_MS)
+        return publishing_row({"": found[0].as_json()})
     named = {f"t-partition-{n}": each.as_json() for n, each in enumerate(found)}
-    return publishing_row(named, NOW_MS)
+    return publishing_row(named)
 
 
 def test_what_is_told_of_producers_is_the_worst_that_lasts() -> None:
