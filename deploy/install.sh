@@ -55,7 +55,7 @@ for name in pyproject.toml README.md metadata bookkeeper managed_ledger bundles 
 done
 find "$work/source" -name __pycache__ -type d -prune -exec rm -rf {} +
 # Whatever builds it is pinned, too: the variable's older name is of pip before 25.3.
-echo 'setuptools==84.2.1' >"$work/build.txt"
+printf '%s\n' setuptools==84.2.1 Cython==3.3.1 >"$work/build.txt"
 export PIP_CONSTRAINT="$work/build.txt" PIP_BUILD_CONSTRAINT="$work/build.txt"
 "$python" -m pip wheel -q --no-deps -w "$work/built" "$work/source"
 built=$(echo "$work"/built/magnetar-*.whl)

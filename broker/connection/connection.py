@@ -239,6 +239,7 @@ class Connection(asyncio.BufferedProtocol):
         """Handle every complete frame of ``view[0:end]``; where the incomplete one begins."""
         start, unpack, frame_bytes_max = 0, _TWO_U32.unpack_from, self._frame_bytes_max
         sends, commands = self.sends, 0
+        scans = sends.scan is not None
         while end - start >= 8:
             total, size = unpack(view, start)
             if total > frame_bytes_max:
@@ -255,6 +256,9 @@ class Connection(asyncio.BufferedProtocol):
             if size > 3 and view[command_from + 3] + 4 == size and self.connected:
                 prefix = bytes(view[command_from : command_from + 3])
                 if prefix == _SEND_PREFIX:
+                    if scans and (next_start := sends.take_plain(view, start, end)) > start:
+                        start = next_start
+                        continue
                     sends.on_send(view, command_from + 4, body_from, frame_end)
                     start = frame_end
                     continue

@@ -20,6 +20,7 @@ from magnetar.broker.connection.assigned_broker import send_close
 from magnetar.broker.connection.receive_buffer import PauseReason
 from magnetar.broker.errors import BrokerError, TopicFencedError
 from magnetar.broker.producer.producer import TOO_LARGE, Producer, PublishBatch
+from magnetar.broker.protocol import entry_header
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.entry_header import (
     FLAG_CHUNK,
@@ -35,6 +36,7 @@ from magnetar.broker.protocol.framing import (
     encode_body,
     stored_bytes_max,
 )
+from magnetar.broker.protocol.plain_sends import scan_sends
 from magnetar.broker.rate_limits.rate_limiter import PublishRateLimiter
 from magnetar.broker.transaction.markers import transaction_of
 from magnetar.managed_ledger.append_core import ENTRY_OVERHEAD_BYTES
@@ -51,6 +53,7 @@ RECENTLY_CLOSED_MS: Final = 30_000
 _CHECKED: Final = 0x0E01
 _checked_head = Struct(">HII").unpack_from  # magic, checksum, size of the metadata
 _CHECKSUM_HEAD = Struct(">HI")
+_FRAME_SIZES = Struct(">II").unpack_from  # of the frame and of its command
 _SLOW_FLAGS: Final = FLAG_ENCRYPTED | FLAG_TRANSACTION | FLAG_CHUNK
 
 _RENEW_BYTES: Final = 1 << 20
@@ -72,6 +75,7 @@ class SendMessages:
 
     def __init__(self, make_header: Callable[[pb.MessageMetadata, int], bytes]) -> None:
         self.make_header = make_header
+        self.scan = scan_sends if make_header is entry_header.make_header else None
         command = pb.BaseCommand(type=pb.BaseCommand.SEND_RECEIPT)
         self._receipt = command.send_receipt
         self._receipt_id = self._receipt.message_id
@@ -137,6 +141,7 @@ class SendPath:
         "_messages",
         "_over_rate",
         "_recently_closed",
+        "scan",
     )
 
     def __init__(self, connection: Connection) -> None:
@@ -148,6 +153,7 @@ class SendPath:
         self._recently_closed: dict[int, int] = {}  # producer id -> forget at ms
         self._over_rate: set[PublishRateLimiter] = set()  # the publish limits it waits for
         self._bytes_max = stored_bytes_max(connection.service.config.max_message_size)
+        self.scan = self._messages.scan
 
     @property
     def remote(self) -> str:
@@ -159,6 +165,40 @@ class SendPath:
 
     async def check_liveness(self) -> bool:
         return await self._connection.check_liveness()
+
+    def take_plain(self, view: memoryview, start: int, end: int) -> int:
+        """The plain SENDs that ``view[start:end]`` begins with, by compiled code.
+
+        REQUIRES: `scan` is there.
+
+        Returns:
+            Where the next frame begins; ``start``: there are none, so `on_send` is to be asked.
+
+        Raises:
+            MalformedFrameError: the connection is to be closed.
+        """
+        assert self.scan is not None
+        if (run := self.scan(view, start, end, self._bytes_max, METADATA_BYTES_MAX)) is None:
+            return start
+        next_start, producer_id, heads, bodies, sequence_ids, highest_ids, messages, size = run
+        if (batch := self._batches.get(producer_id)) is None:
+            if (found := self._open_batch(producer_id)) is None:
+                return next_start
+            batch = found
+        if batch.producer.checked:
+            while start < next_start:
+                total, command_bytes = _FRAME_SIZES(view, start)
+                frame_end = start + 4 + total
+                self.on_send(view, start + 12, start + 8 + command_bytes, frame_end)
+                start = frame_end
+            return next_start
+        batch.heads += heads
+        batch.bodies += bodies
+        batch.sequence_ids += sequence_ids
+        batch.highest_ids += highest_ids
+        batch.message_count += messages
+        batch.entry_bytes += size
+        return next_start
 
     def on_send(
         self, view: memoryview, command_from: int, body_from: int, end: int, raw: bytes = b""

@@ -110,7 +110,7 @@ def image() -> Iterator[Image]:
 def _install(folder: Path) -> Image:
     wheels = folder / "wheels"
     wheels.mkdir()
-    for name in requirements_of(["magnetar", "setuptools"]) - {"magnetar"}:
+    for name in requirements_of(["magnetar", "setuptools", "cython"]) - {"magnetar"}:
         write_wheel(name, wheels)
     spark = importlib.util.find_spec("pyspark")
     assert spark is not None

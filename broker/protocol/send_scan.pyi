@@ -1,0 +1,3 @@
+def scan_sends(
+    view: memoryview, start: int, end: int, body_max: int, metadata_max: int
+) -> tuple[int, int, list[bytes], list[bytes], list[int], list[int], int, int] | None: ...

@@ -1,0 +1,294 @@
+# cython: language_level=3
+"""SENDs of one read, as long as they are plain: their heads and bodies without protobuf objects.
+
+Plain: from one producer, with a checksum that is right, one message each, no chunk, no encryption, no
+transaction, and no field that this file doesn't know. `Connection` reads everything else, and everything
+where this isn't compiled: it says what is wrong with a frame, this only stops in front of it. So nothing
+here raises an error for what a client sends. A test holds the two against each other.
+
+Every byte is read behind a comparison with the end of what it belongs to.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memset
+
+from crc32c import crc32c
+
+cdef enum:
+    _HEAD_BYTES = 32  # see entry_header
+    _KEY = 32  # entry_header.FLAG_KEY
+    _CHECKED = 0x0E01
+    _SEND_TAGS = 0x080632  # BaseCommand: its type is SEND, and the field of that
+
+
+cdef struct Send:
+    uint64_t producer_id
+    uint64_t sequence_id
+    uint64_t highest_id
+    uint64_t messages
+
+
+cdef struct Metadata:
+    uint64_t publish_time
+    uint64_t deliver_at
+    bint has_key
+    uint32_t key_hash
+
+
+cdef inline uint32_t _u32(const uint8_t *at) noexcept nogil:
+    return (<uint32_t>at[0] << 24) | (<uint32_t>at[1] << 16) | (<uint32_t>at[2] << 8) | at[3]
+
+
+cdef inline void _put_u64(uint8_t *at, uint64_t value) noexcept nogil:
+    cdef int index
+    for index in range(7, -1, -1):
+        at[index] = value & 0xFF
+        value >>= 8
+
+
+cdef inline const uint8_t *_varint(
+    const uint8_t *at, const uint8_t *end, uint64_t *value
+) noexcept nogil:
+    """Where the number ends; NULL: it doesn't, has more than 64 bits, or is longer than it need be."""
+    cdef uint64_t number = 0
+    cdef int shift = 0
+    cdef uint8_t byte
+    while at < end and shift < 63:
+        byte = at[0]
+        at += 1
+        number |= <uint64_t>(byte & 0x7F) << shift
+        if byte < 0x80:
+            if byte == 0 and shift > 0:
+                return NULL
+            value[0] = number
+            return at
+        shift += 7
+    if at < end and at[0] == 1:  # the tenth byte
+        value[0] = number | (<uint64_t>1 << 63)
+        return at + 1
+    return NULL
+
+
+cdef inline const uint8_t *_sized(
+    const uint8_t *at, const uint8_t *end, uint64_t *size
+) noexcept nogil:
+    """Where the content of a field of bytes begins, which ends by ``end``; NULL: it doesn't."""
+    at = _varint(at, end, size)
+    if at == NULL or size[0] > <uint64_t>(end - at):
+        return NULL
+    return at
+
+
+cdef bint _read_send(const uint8_t *at, const uint8_t *end, Send *send) noexcept nogil:
+    """False: not plain."""
+    cdef uint64_t value = 0
+    cdef uint8_t tag
+    cdef int seen = 0
+    send.highest_id, send.messages = 0, 1
+    while at < end:
+        tag = at[0]
+        at = _varint(at + 1, end, &value)
+        if at == NULL:
+            return False
+        if tag == 0x08:
+            send.producer_id = value
+            seen |= 1
+        elif tag == 0x10:
+            send.sequence_id = value
+            seen |= 2
+        elif tag == 0x18:  # num_messages
+            if value > 0x7FFFFFFF:
+                return False
+            send.messages = value
+        elif tag == 0x30:
+            send.highest_id = value
+        else:
+            return False
+    return seen == 3 and (send.highest_id == 0 or send.highest_id >= send.sequence_id)
+
+
+cdef bint _is_property(const uint8_t *at, const uint8_t *end) noexcept nogil:
+    """Both of a property's required fields are there, and nothing else."""
+    cdef uint64_t size = 0
+    cdef uint8_t tag
+    cdef int seen = 0
+    while at < end:
+        tag = at[0]
+        at = _sized(at + 1, end, &size)
+        if at == NULL:
+            return False
+        if tag == 0x0A:
+            seen |= 1
+        elif tag == 0x12:
+            seen |= 2
+        else:
+            return False
+        at += size
+    return seen == 3
+
+
+cdef uint32_t _murmur3(const uint8_t *at, Py_ssize_t size) noexcept nogil:
+    """MurmurHash3_x86_32 with seed 0, by Austin Appleby's description."""
+    cdef uint32_t hashed = 0, block
+    cdef Py_ssize_t index, whole = size & ~3
+    for index in range(0, whole, 4):
+        block = at[index] | (<uint32_t>at[index + 1] << 8)
+        block |= (<uint32_t>at[index + 2] << 16) | (<uint32_t>at[index + 3] << 24)
+        block *= <uint32_t>0xCC9E2D51
+        block = ((block << 15) | (block >> 17)) * <uint32_t>0x1B873593
+        hashed ^= block
+        hashed = ((hashed << 13) | (hashed >> 19)) * 5 + <uint32_t>0xE6546B64
+    if size & 3:
+        block = 0
+        for index in range(size - 1, whole - 1, -1):
+            block = (block << 8) | at[index]
+        block *= <uint32_t>0xCC9E2D51
+        hashed ^= ((block << 15) | (block >> 17)) * <uint32_t>0x1B873593
+    hashed ^= <uint32_t>size
+    hashed = (hashed ^ (hashed >> 16)) * <uint32_t>0x85EBCA6B
+    hashed = (hashed ^ (hashed >> 13)) * <uint32_t>0xC2B2AE35
+    return hashed ^ (hashed >> 16)
+
+
+cdef bint _read_metadata(const uint8_t *at, const uint8_t *end, Metadata *found) noexcept nogil:
+    """False: not plain."""
+    cdef uint64_t tag = 0, value = 0
+    cdef const uint8_t *key = NULL
+    cdef Py_ssize_t key_size = 0
+    cdef int seen = 0
+    cdef bint is_ordering_key = False
+    memset(found, 0, sizeof(Metadata))
+    while at < end:
+        at = _varint(at, end, &tag)
+        if at == NULL:
+            return False
+        if tag & 7 == 0:
+            at = _varint(at, end, &value)
+            if at == NULL:
+                return False
+            if tag == 0x10:  # sequence_id
+                seen |= 2
+            elif tag == 0x18:
+                found.publish_time = value
+                seen |= 4
+            elif tag == 0x98:
+                found.deliver_at = value
+            # compression, uncompressed_size, event_time, highest_sequence_id, null_value,
+            # null_partition_key
+            elif tag not in (0x40, 0x48, 0x60, 0xC0, 0xC8, 0xF0):
+                return False
+        elif tag & 7 == 2:
+            at = _sized(at, end, &value)
+            if at == NULL:
+                return False
+            if tag == 0x0A:  # producer_name
+                seen |= 1
+            elif tag == 0x22:
+                if not _is_property(at, at + value):
+                    return False
+            elif tag == 0x32:  # partition_key
+                if not is_ordering_key:
+                    key, key_size = at, <Py_ssize_t>value
+            elif tag == 0x92:
+                key, key_size, is_ordering_key = at, <Py_ssize_t>value, True
+            elif tag not in (0x82, 0x102):  # schema_version, schema_id
+                return False
+            at += value
+        else:
+            return False
+    if key != NULL:
+        found.has_key = True
+        found.key_hash = _murmur3(key, key_size) & 0x7FFFFFFF
+    return seen == 7
+
+
+cdef bytes _head(const Metadata *metadata):
+    """The entry's head: see entry_header."""
+    cdef bytes head = PyBytes_FromStringAndSize(NULL, _HEAD_BYTES)
+    cdef uint8_t *at = <uint8_t *>PyBytes_AS_STRING(head)
+    memset(at, 0, _HEAD_BYTES)
+    at[0], at[1], at[7] = 0x4D, 1, 1
+    _put_u64(at + 8, metadata.publish_time)
+    if <int64_t>metadata.deliver_at > 0:
+        _put_u64(at + 16, metadata.deliver_at)
+    if metadata.has_key:
+        at[3] = _KEY
+        at[24], at[25] = metadata.key_hash >> 24, (metadata.key_hash >> 16) & 0xFF
+        at[26], at[27] = (metadata.key_hash >> 8) & 0xFF, metadata.key_hash & 0xFF
+    return head
+
+
+def scan_sends(view, Py_ssize_t start, Py_ssize_t end, Py_ssize_t body_max, Py_ssize_t metadata_max):
+    """The plain SENDs at the beginning of ``view[start:end]``, of the first one's producer.
+
+    Args:
+        view: a memoryview of bytes.
+        body_max: of metadata and payload with what is in front of them.
+
+    Returns:
+        None: the first frame isn't one. Else where the next frame begins; the producer's id; of each
+        its head, body, sequence id, and the highest one of its batch; how many messages they say
+        they are; and the bytes of their bodies.
+    """
+    cdef Py_buffer buffer
+    PyObject_GetBuffer(view, &buffer, PyBUF_SIMPLE)
+    try:
+        if start < 0 or end > buffer.len:
+            raise IndexError(f"bytes {start} to {end} of {buffer.len}")
+        return _scan(view, <const uint8_t *>buffer.buf, start, end, body_max, metadata_max)
+    finally:
+        PyBuffer_Release(&buffer)
+
+
+cdef object _scan(
+    object view,
+    const uint8_t *data,
+    Py_ssize_t start,
+    Py_ssize_t end,
+    Py_ssize_t body_max,
+    Py_ssize_t metadata_max,
+):
+    cdef Send send
+    cdef Metadata metadata
+    cdef Py_ssize_t frame_end, body_from, size, payload_from, body_bytes = 0
+    cdef uint64_t producer_id = 0, messages = 0
+    cdef list heads = [], bodies = [], sequence_ids = [], highest_ids = []
+    while end - start >= 12:
+        frame_end = start + 4 + <Py_ssize_t>_u32(data + start)
+        size = <Py_ssize_t>_u32(data + start + 4)
+        body_from = start + 8 + size
+        if (
+            frame_end > end
+            or size < 4
+            or frame_end - body_from < 10
+            or frame_end - body_from > body_max
+            or _u32(data + start + 8) != (_SEND_TAGS << 8 | <uint32_t>(size - 4))
+            or not _read_send(data + start + 12, data + body_from, &send)
+            or (heads and send.producer_id != producer_id)
+            or (data[body_from] << 8 | data[body_from + 1]) != _CHECKED
+        ):
+            break
+        size = <Py_ssize_t>_u32(data + body_from + 6)
+        payload_from = body_from + 10 + size
+        if (
+            size > metadata_max
+            or payload_from > frame_end
+            or not _read_metadata(data + body_from + 10, data + payload_from, &metadata)
+            or crc32c(view[body_from + 6 : frame_end]) != _u32(data + body_from + 2)
+        ):
+            break
+        producer_id = send.producer_id
+        heads.append(_head(&metadata))
+        size = frame_end - body_from
+        bodies.append(PyBytes_FromStringAndSize(<const char *>data + body_from, size))
+        sequence_ids.append(send.sequence_id)
+        highest_ids.append(send.highest_id)
+        # As SendPath.on_send: a number for statistics, which a client may choose
+        messages += send.messages if 0 < send.messages <= <uint64_t>size else 1
+        body_bytes += size
+        start = frame_end
+    if not heads:
+        return None
+    return start, producer_id, heads, bodies, sequence_ids, highest_ids, messages, body_bytes
