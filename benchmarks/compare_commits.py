@@ -16,6 +16,7 @@ import argparse
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -143,7 +144,19 @@ def check_out(commit: str, folder: Path) -> Path:
         tree.mkdir()
         archive = _git("archive", "--format=tar", name)
         subprocess.run(["tar", "-x", "-C", str(tree)], input=archive, check=True)
+        if next(tree.glob("broker/**/*.pyx"), None):
+            _compile(tree, folder)
     return tree
+
+
+def _compile(tree: Path, folder: Path) -> None:
+    """Put a commit's compiled modules where an installation has them."""
+    pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps"]
+    subprocess.run([*pip, "-w", str(folder), str(tree)], check=True)
+    wheel = next(folder.glob("*.whl"))
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(tree, [name for name in packed.namelist() if name.endswith(".so")])
+    wheel.unlink()
 
 
 def _git(*arguments: str) -> bytes:
