@@ -31,7 +31,8 @@ _POLL_S: Final = 0.1
 
 
 class Server:
-    def __init__(self, service_url: str, admin_url: str) -> None:
+    def __init__(self, service_url: str, admin_url: str, table: str = TABLE) -> None:
+        self.table = table
         self.client = pulsar.Client(
             service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
         )
@@ -44,9 +45,9 @@ class Server:
         return orjson.loads(body) if body else None
 
     def fill(self, count: int, keys: int, size: int) -> None:
-        self.client.subscribe(TABLE, "keep").close()  # nothing is trimmed
+        self.client.subscribe(self.table, "keep").close()  # nothing is trimmed
         producer = self.client.create_producer(
-            TABLE,
+            self.table,
             batching_enabled=True,
             batching_type=pulsar.BatchingType.Default,
             max_pending_messages=10_000,
@@ -67,22 +68,25 @@ class Server:
     def forget(self) -> None:
         """The next compaction reads all of the log again."""
         with contextlib.suppress(urllib.error.HTTPError):  # there was none
-            self.call("DELETE", _path("subscription/__compaction"))
+            self.call("DELETE", self._path("subscription/__compaction"))
 
     def compact(self) -> Callable[[], bool]:
         """Begin one; the answer tells, each time it is called, whether it is over."""
-        self.call("PUT", _path("compaction"))
+        self.call("PUT", self._path("compaction"))
         asked_s = [time.perf_counter()]
 
         def is_over() -> bool:
             if time.perf_counter() - asked_s[0] < _POLL_S:
                 return False
             asked_s[0] = time.perf_counter()
-            status = self.call("GET", _path("compaction"))
+            status = self.call("GET", self._path("compaction"))
             assert status["status"] in ("RUNNING", "SUCCESS"), status
             return bool(status["status"] == "SUCCESS")
 
         return is_over
+
+    def _path(self, what: str) -> str:
+        return f"{self.table.replace('://', '/')}/{what}"
 
     def latencies_for(self, seconds: float) -> list[float]:
         end_s = time.perf_counter() + seconds
@@ -98,10 +102,6 @@ class Server:
             found.append(time.perf_counter() - began_s)
         producer.close()
         return found
-
-
-def _path(what: str) -> str:
-    return f"{TABLE.replace('://', '/')}/{what}"
 
 
 def p99_ms(latencies_s: list[float]) -> float:

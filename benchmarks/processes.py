@@ -3,17 +3,17 @@
     python -m benchmarks.processes [--rounds 3] [--seconds 5]
 
 One process, and two brokers over a storage process, in turns: messages a second, CPU a message of
-brokers and storage, p99 of a synchronous producer alone and beside a client that asks for
-statistics all the time. Then a model: with these costs, how many messages a second would so many
-cores take, and what is full first.
+brokers and storage. p99 of a synchronous producer beside each of `loads_beside`, divided by p99
+alone just before and after it. With several processes the loads are the first broker's, the
+producer another one's; at the end that one is killed, and the producer's longest wait is told. Then
+a model: with these costs, how many messages a second would so many cores take, and what is full
+first.
 """
 
 import argparse
-import http.client
 import json
-import subprocess
-import sys
 import tempfile
+import time
 import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,17 +22,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Final
-from urllib.parse import urlsplit
 
 import psutil
 import pulsar
 
-from benchmarks import run
+from benchmarks import loads_beside, run
+from benchmarks.compaction_latency import Server, p99_ms
 from tests.several_processes import SeveralProcesses
 
 CORES: Final = (2, 4, 8, 16, 32)
 LOADS: Final = {"batched-1k": (1024, True), "unbatched-1k": (1024, False)}
-_ASKING: Final = "--asking"
+_TABLE_MESSAGES: Final = 100_000  # of 1 KiB: what is compacted
+_TABLE_KEYS: Final = 10_000
+_FAILOVER_S: Final = 5.0
 
 
 @dataclass(frozen=True)
@@ -101,43 +103,52 @@ def measure(count: int, seconds: float) -> dict[str, float]:
             figures[f"{load} msg/s"] = row["msg_per_s"]
             for name, spent in used.items():
                 figures[f"{load} {name} us"] = spent / row["messages"] * 1e6
-        topic = elsewhere(made)
-        figures["p99 alone ms"] = run.synchronous(client, 1024, seconds, topic)["p99_ms"]
-        with asked_for_statistics(made.admin_url):
-            row = run.synchronous(client, 1024, seconds, topic)
-        figures["p99 beside admin ms"] = row["p99_ms"]
+        figures |= beside_loads(made, client, seconds)
     return figures
 
 
-def elsewhere(made: SeveralProcesses) -> str:
-    """A topic that the first broker doesn't serve, where there are others."""
-    topics = [f"persistent://public/default/p99-{number}" for number in range(16)]
+def beside_loads(made: SeveralProcesses, client: pulsar.Client, seconds: float) -> dict[str, float]:
+    topic, table = topic_of(made, first=False), topic_of(made, first=True)
+    server = Server(made.service_url, made.admin_url, table)
+    server.fill(_TABLE_MESSAGES, _TABLE_KEYS, 1024)
+    server.client.close()
+    producer = client.create_producer(topic, batching_enabled=False)
+    latencies_s(producer, 2.0)  # warm
+    before = p99_ms(latencies_s(producer, seconds))
+    figures, quiet = {}, [before]
+    for load in loads_beside.LOADS:
+        with loads_beside.beside(load, made.admin_url, table):
+            p99 = p99_ms(latencies_s(producer, seconds))
+        after = p99_ms(latencies_s(producer, seconds))
+        figures[f"p99 beside {load} ms"] = p99
+        figures[f"p99 beside {load} x"] = p99 / ((before + after) / 2)
+        before = after
+        quiet.append(after)
+    figures["p99 alone ms"] = median(quiet)
+    if owners := [each for name, each in made.children().items() if name == "broker-2"]:
+        owners[0].kill()
+        figures["longest wait after kill -9 ms"] = max(latencies_s(producer, _FAILOVER_S)) * 1000
+    producer.close()
+    return figures
+
+
+def latencies_s(producer: pulsar.Producer, seconds: float) -> list[float]:
+    found, end_s = [], time.perf_counter() + seconds
+    while (began_s := time.perf_counter()) < end_s:
+        producer.send(bytes(1024))
+        found.append(time.perf_counter() - began_s)
+    return found
+
+
+def topic_of(made: SeveralProcesses, *, first: bool) -> str:
+    """A topic that the first broker serves, or another one, where there are others."""
+    topics = [f"persistent://public/default/p99-{number}" for number in range(32)]
     for topic in topics:
         url = f"{made.admin_url}/lookup/v2/topic/{topic.replace('://', '/')}"
         with urllib.request.urlopen(url) as answer:
-            if json.load(answer)["nativeUrl"] != made.service_url:
+            if (json.load(answer)["nativeUrl"] == made.service_url) is first:
                 return topic
     return topics[0]
-
-
-@contextmanager
-def asked_for_statistics(admin_url: str) -> Iterator[None]:
-    command = (sys.executable, "-m", "benchmarks.processes", _ASKING, admin_url)
-    asking = subprocess.Popen(command)
-    try:
-        yield
-    finally:
-        asking.terminate()
-        asking.wait()
-
-
-def ask_for_ever(admin_url: str) -> None:
-    place = urlsplit(admin_url)
-    connection = http.client.HTTPConnection(place.hostname or "", place.port)
-    while True:
-        for path in ("/metrics", "/admin/v2/persistent/public/default", "/admin/v2/brokers/health"):
-            connection.request("GET", path)
-            connection.getresponse().read()
 
 
 def table(found: Mapping[int, Sequence[Mapping[str, float]]]) -> Iterator[str]:
@@ -170,10 +181,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0, help="length of each load")
-    parser.add_argument(_ASKING, metavar="URL", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.asking:
-        return ask_for_ever(options.asking)
     found: dict[int, list[dict[str, float]]] = {1: [], 2: []}
     for number in range(options.rounds):
         for count in sorted(found, reverse=number % 2 == 1):
