@@ -1,0 +1,444 @@
+"""How much one broker bears: topics, connections, subscriptions, unacknowledged messages.
+
+    python -m benchmarks.scale topics|connections|subscriptions|unacknowledged|silent-consumers
+        [--count N] [--json FILE] [--url URL --admin-url URL --pid PID]
+
+A crowd comes, stands and goes: light clients of the binary protocol, in this process. Told are
+memory and CPU of the server for each thing, and p99 of one quiet client before, beside and after:
+a process of its own, which sends, receives and acknowledges a message every 10 ms. Then the
+server, a fresh ``magnetar standalone``, is killed and started, stopped and started: seconds until
+it is ready, and until the crowd is back. ``--url``, ``--admin-url`` and ``--pid``: a server that
+runs, Apache Pulsar too; it isn't restarted, and of a Java process the used heap is told as well.
+The machine's load is in every figure: compare what was measured in turns.
+"""
+
+import argparse
+import asyncio
+import itertools
+import multiprocessing
+import resource
+import secrets
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import ExitStack
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from benchmarks.managed_ledgers import Report
+from benchmarks.micro.idle_websockets import java_heap
+from magnetar.broker.client.async_client_connection import AsyncClientConnection
+from magnetar.broker.errors import ServiceNotReadyError
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.client_connection import CONSUMER, PRODUCER, encode_send
+from magnetar.broker.protocol.framing import encode_body
+from tests.raw_client import RawClient
+from tests.standalone_process import StandaloneProcess
+
+COUNTS: Final = {
+    "topics": 100_000,
+    "connections": 15_000,
+    "subscriptions": 10_000,
+    "unacknowledged": 10_000_000,
+    "silent-consumers": 500,
+}
+CONNECTIONS: Final = 50
+"""That share the topics or subscriptions."""
+AT_ONCE: Final = 20
+"""Things of one connection that are made at a time; and connections that are opened at a time."""
+PAUSE_S: Final = 0.01
+STAND_S: Final = 5.0
+SETTINGS: Final = {
+    "maxUnackedMessagesPerConsumer": 0,
+    "maxUnackedMessagesPerSubscription": 0,
+    "brokerDeleteInactiveTopicsEnabled": "false",
+}
+WINDOW: Final = 5_000
+"""Messages under way at a producer."""
+
+
+class Server:
+    """The process that is measured."""
+
+    def __init__(self, url: str, admin_url: str, pid: int, own: StandaloneProcess | None) -> None:
+        self.url, self.admin_url, self._pid, self.own = url, admin_url, pid, own
+
+    @property
+    def process(self) -> psutil.Process:
+        return psutil.Process(self._pid if self.own is None else self.own.pid)
+
+    def bytes(self) -> int:
+        return int(self.process.memory_info().rss)
+
+    def cpu_s(self) -> float:
+        times = self.process.cpu_times()
+        return float(times.user + times.system)
+
+
+def quiet_client(url: str, topic: str, pipe: Connection) -> None:
+    """Until told to end: a message there and back, every so often; answers with latencies in ms."""
+    with RawClient(url, timeout_s=300) as client:
+        client.look_up(topic)
+        client.subscribe(topic, "quiet")
+        client.create_producer(topic, 2)
+        client.flow(1_000_000)
+        found: list[float] = []
+        for sequence in itertools.count():
+            if pipe.poll(PAUSE_S):
+                if not pipe.recv():
+                    return
+                pipe.send(found)
+                found = []
+            began = time.perf_counter()
+            client.send_bytes(RawClient.send_frame(sequence, bytes(100), 2))
+            position, _ = client.receive_message()
+            found.append((time.perf_counter() - began) * 1e3)
+            client.ack([position])
+
+
+class Quiet:
+    """The process of the quiet client."""
+
+    def __init__(self, url: str, topic: str) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=quiet_client, args=(url, topic, theirs))
+        self._process.start()
+        theirs.close()
+
+    def p99_ms(self) -> float:
+        """Of what was sent since this was asked last; 0.0: nothing came back meanwhile."""
+        self._pipe.send(True)
+        found = sorted(self._pipe.recv())
+        return float(found[len(found) * 99 // 100]) if found else 0.0
+
+    def close(self) -> None:
+        self._pipe.send(False)
+        self._process.join()
+
+
+class Seat:
+    """What one connection gets and sends; a listener of all its producers and consumers."""
+
+    def __init__(self, connection: AsyncClientConnection, acknowledged_of: int) -> None:
+        self.connection = connection
+        self.consumers = self.messages = self.receipts = 0
+        self._acknowledged_of = acknowledged_of
+        self.changed = asyncio.Event()
+
+    def on_command(self, command: Any, body: bytes) -> None:
+        if isinstance(command, pb.CommandSendReceipt):
+            self.receipts += 1
+        elif isinstance(command, pb.CommandMessage):
+            self.messages += 1
+            if self._acknowledged_of and self.messages % self._acknowledged_of == 0:
+                ack = pb.CommandAck(
+                    consumer_id=command.consumer_id,
+                    ack_type=pb.CommandAck.Individual,
+                    message_id=[command.message_id],
+                )
+                self.connection.tell(ack)
+        self.changed.set()
+
+    def on_connection_lost(self, error: ServiceNotReadyError) -> None:
+        self.changed.set()
+
+    async def until(self, done: Callable[[], bool]) -> None:
+        while not done():
+            self.changed.clear()
+            await self.changed.wait()
+
+    async def look_up(self, topic: str) -> None:
+        """A broker of Apache Pulsar takes a namespace bundle when it is asked who has it."""
+        answer = await self.connection.begin(pb.CommandLookupTopic(topic=topic))
+        if answer.response == pb.CommandLookupTopicResponse.Failed:
+            raise SystemExit(f"lookup of {topic}: {answer.message}")
+
+    async def produce_to(self, topic: str) -> int:
+        id_ = self.connection.next_id()
+        self.connection.users[PRODUCER, id_] = self
+        await self.connection.begin(pb.CommandProducer(topic=topic, producer_id=id_))
+        return id_
+
+    async def consume(self, topic: str, subscription: str, permits: int) -> int:
+        id_ = self.connection.next_id()
+        self.connection.users[CONSUMER, id_] = self
+        self.consumers += 1
+        command = pb.CommandSubscribe(
+            topic=topic,
+            subscription=subscription,
+            subType=pb.CommandSubscribe.Shared,
+            consumer_id=id_,
+            initialPosition=pb.CommandSubscribe.Earliest,
+        )
+        await self.connection.begin(command)
+        self.connection.tell(pb.CommandFlow(consumer_id=id_, messagePermits=permits))
+        return id_
+
+    async def publish(self, producer_id: int, count: int, size: int = 100) -> None:
+        head = pb.MessageMetadata(producer_name="crowd", sequence_id=0, publish_time=1)
+        frame = encode_send(producer_id, head, encode_body(head, bytes(size)))
+        start = self.receipts
+        for sent in range(0, count, WINDOW // 2):
+            self.connection.send(frame * min(WINDOW // 2, count - sent))
+            await self._receipts_until(start + sent - WINDOW // 2)
+        await self._receipts_until(start + count)
+
+    async def _receipts_until(self, count: int) -> None:
+        await self.until(lambda: self.receipts >= count)
+
+
+async def sit(url: str, acknowledged_of: int = 1) -> Seat:
+    """A connection.
+
+    Args:
+        acknowledged_of: one of so many messages is acknowledged; 0: none.
+    """
+
+    async def login() -> tuple[tuple[str, bytes], str | None]:
+        return ("", b""), None
+
+    host, port = url.removeprefix("pulsar://").split(":")
+    connection = AsyncClientConnection(url, login)
+    await connection.connect(host, int(port), "Magnetar-Scale")
+    return Seat(connection, acknowledged_of)
+
+
+async def in_turns(work: Callable[[int], Awaitable[None]], numbers: Iterable[int]) -> None:
+    left = iter(numbers)
+
+    async def go_on() -> None:
+        for number in left:
+            await work(number)
+
+    await asyncio.gather(*(go_on() for _ in range(AT_ONCE)))
+
+
+class Crowd:
+    """Comes, and goes when it is told to."""
+
+    def __init__(self, url: str, prefix: str, count: int) -> None:
+        self._url, self._prefix, self._count = url, prefix, count
+        self.seats: list[Seat] = []
+
+    def topic(self, number: int) -> str:
+        return f"{self._prefix}-{number}"
+
+    def leave(self) -> None:
+        for seat in self.seats:
+            seat.connection.close()
+        self.seats.clear()
+
+    async def _sit_all(self, count: int) -> None:
+        async def one(_: int) -> None:
+            self.seats.append(await sit(self._url))
+
+        await in_turns(one, range(count))
+
+    async def come_to_topics(self) -> None:
+        """A topic each, with a producer and a consumer."""
+        await self._sit_all(CONNECTIONS)
+
+        async def fill(first: int) -> None:
+            seat = self.seats[first]
+
+            async def one(number: int) -> None:
+                await seat.look_up(self.topic(number))
+                await seat.produce_to(self.topic(number))
+                await seat.consume(self.topic(number), "crowd", 10)
+
+            await in_turns(one, range(first, self._count, CONNECTIONS))
+
+        await asyncio.gather(*map(fill, range(CONNECTIONS)))
+
+    async def come_with_connections(self) -> None:
+        """A connection each, with a producer of one of ten topics."""
+
+        async def one(number: int) -> None:
+            seat = await sit(self._url)
+            self.seats.append(seat)
+            await seat.look_up(self.topic(number % 10))
+            await seat.produce_to(self.topic(number % 10))
+
+        await in_turns(one, range(self._count))
+
+    async def come_with_subscriptions(self) -> None:
+        """A subscription each of one topic, with a consumer."""
+        await self._sit_all(CONNECTIONS)
+        await self.seats[0].look_up(self.topic(0))
+
+        async def fill(first: int) -> None:
+            seat = self.seats[first]
+
+            async def one(number: int) -> None:
+                await seat.consume(self.topic(0), f"crowd-{number}", 1_000)
+
+            await in_turns(one, range(first, self._count, CONNECTIONS))
+
+        await asyncio.gather(*map(fill, range(CONNECTIONS)))
+
+    async def come_without_reading(self) -> None:
+        """A connection and a subscription each of one topic; from then on it reads nothing."""
+
+        async def one(number: int) -> None:
+            seat = await sit(self._url, 0)
+            self.seats.append(seat)
+            await seat.look_up(self.topic(0))
+            await seat.consume(self.topic(0), f"crowd-{number}", 1_000_000)
+            seat.connection.pause()
+
+        await in_turns(one, range(self._count))
+
+    async def publish_to_all(self, messages: int) -> float:
+        """Seconds until each of the crowd has each message of one topic."""
+        publisher = await sit(self._url)
+        producer = await publisher.produce_to(self.topic(0))
+        began = time.perf_counter()
+
+        async def got(seat: Seat) -> None:
+            due = seat.messages + seat.consumers * messages
+            await seat.until(lambda: seat.messages >= due)
+
+        waits = [asyncio.create_task(got(seat)) for seat in self.seats]
+        await asyncio.sleep(0)  # they have begun to count
+        await publisher.publish(producer, messages)
+        await asyncio.gather(*waits)
+        publisher.connection.close()
+        return time.perf_counter() - began
+
+
+class Run:
+    """One part: figures of a server, and how they are told."""
+
+    def __init__(self, server: Server, part: str, count: int, told: Report) -> None:
+        self._server, self._part, self._count, self._told = server, part, count, told
+        self._prefix = f"persistent://public/default/scale-{secrets.token_hex(3)}"
+
+    def _new_crowd(self) -> Crowd:
+        return Crowd(self._server.url, self._prefix, self._count)
+
+    async def _come(self, crowd: Crowd) -> None:
+        match self._part:
+            case "topics":
+                await crowd.come_to_topics()
+            case "connections":
+                await crowd.come_with_connections()
+            case "subscriptions":
+                await crowd.come_with_subscriptions()
+            case "silent-consumers":
+                await crowd.come_without_reading()
+            case _:
+                await self._owe(crowd)
+
+    async def measure(self) -> None:
+        quiet = Quiet(self._server.url, f"{self._prefix}-quiet")
+        crowd = self._new_crowd()
+        await self._p99(quiet, "p99 of the quiet client, alone")
+        heap, before, cpu_s = java_heap(self._server.process), *self._now()
+        began = time.perf_counter()
+        await self._come(crowd)
+        self._told("until all are there", time.perf_counter() - began, "s")
+        used_s = self._server.cpu_s() - cpu_s
+        self._told("CPU of the server for each", used_s / self._count * 1e6, "us")
+        self._tell_p99(quiet, "p99 of the quiet client, while they come")
+        if self._part == "silent-consumers":
+            await self._publish_unread(crowd)
+            self._tell_p99(quiet, "p99 of the quiet client, while they are sent messages")
+        cpu_s = self._server.cpu_s()
+        await self._p99(quiet, "p99 of the quiet client, while they stand")
+        idle = (self._server.cpu_s() - cpu_s) / STAND_S
+        self._told("CPU of the server while they stand", idle * 100, "%")
+        grown = self._server.bytes() - before
+        self._told("memory more than before they came", grown / (1 << 20), "MiB")
+        self._told("memory for each", grown / self._count, "bytes")
+        if heap is not None and (now := java_heap(self._server.process)) is not None:
+            self._told("used heap for each", (now - heap) / self._count, "bytes")
+        if self._part == "subscriptions":
+            cpu_s = self._server.cpu_s()
+            took = await crowd.publish_to_all(100)
+            self._told("100 messages to all of them", took, "s")
+            used_s = self._server.cpu_s() - cpu_s
+            self._told("CPU for each delivery", used_s / (100 * self._count) * 1e6, "us")
+            self._tell_p99(quiet, "p99 of the quiet client, meanwhile")
+        crowd.leave()
+        await self._p99(quiet, "p99 of the quiet client, while they go")
+        self._told("memory when they are gone", self._server.bytes() / (1 << 20), "MiB")
+        quiet.close()
+        if (own := self._server.own) is not None:
+            await self._restart(own, "killed", own.kill)
+            await self._restart(own, "stopped", lambda: own.stop(600))
+
+    def _now(self) -> tuple[int, float]:
+        return self._server.bytes(), self._server.cpu_s()
+
+    async def _p99(self, quiet: Quiet, what: str) -> None:
+        quiet.p99_ms()
+        await asyncio.sleep(STAND_S)
+        self._tell_p99(quiet, what)
+
+    def _tell_p99(self, quiet: Quiet, what: str) -> None:
+        self._told(what, quiet.p99_ms(), "ms")
+
+    async def _owe(self, crowd: Crowd) -> None:
+        """A Shared consumer gets twice as many messages, and acknowledges every second one."""
+        topic = crowd.topic(0)
+        publisher = await sit(self._server.url)
+        consumer = await sit(self._server.url, 2)
+        crowd.seats += [publisher, consumer]
+        await publisher.look_up(topic)
+        await consumer.consume(topic, "crowd", 2 * self._count)
+        producer = await publisher.produce_to(topic)
+        await publisher.publish(producer, 2 * self._count)
+        await consumer.until(lambda: consumer.messages >= 2 * self._count)
+
+    async def _publish_unread(self, crowd: Crowd) -> None:
+        publisher = await sit(self._server.url)
+        producer = await publisher.produce_to(crowd.topic(0))
+        await publisher.publish(producer, 10_000, 1024)
+        publisher.connection.close()
+
+    async def _restart(self, own: StandaloneProcess, how: str, end: Callable[[], object]) -> None:
+        end()
+        began = time.perf_counter()
+        own.start(same_ports=True)
+        self._told(f"{how}: until it is ready", time.perf_counter() - began, "s")
+        if self._part == "unacknowledged":
+            self._told(f"{how}: memory when it is ready", self._server.bytes() / (1 << 20), "MiB")
+            return
+        began, crowd = time.perf_counter(), self._new_crowd()
+        await self._come(crowd)
+        self._told(f"{how}: until all are back", time.perf_counter() - began, "s")
+        crowd.leave()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale")
+    parser.add_argument("part", choices=tuple(COUNTS))
+    parser.add_argument("--count", type=int, help="how many, instead of the issue's figures")
+    parser.add_argument("--json", type=Path, help="a file for the figures")
+    parser.add_argument("--url", help="pulsar://host:port of a running server")
+    parser.add_argument("--admin-url", help="its http://host:port")
+    parser.add_argument("--pid", type=int, help="its process")
+    options = parser.parse_args()
+    if (options.url is None) != (options.pid is None):
+        parser.error("--url and --pid belong together")
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    count, told = options.count or COUNTS[options.part], Report(options.json, options.part)
+    with ExitStack() as stack:
+        if options.url is None:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="magnetar-scale-"))
+            settings = [f"--set={key}={value}" for key, value in SETTINGS.items()]
+            own = StandaloneProcess(Path(folder) / "data", *settings, files_max=most)
+            stack.enter_context(own)
+            server = Server(own.service_url, own.admin_url, own.pid, own)
+        else:
+            server = Server(options.url, options.admin_url, options.pid, None)
+        asyncio.run(Run(server, options.part, count, told).measure())
+
+
+if __name__ == "__main__":
+    main()
