@@ -1,13 +1,13 @@
 """How much one broker bears: topics, connections, subscriptions, unacknowledged messages.
 
     python -m benchmarks.scale topics|connections|subscriptions|unacknowledged|silent-consumers
-        [--count N] [--json FILE] [--url URL --admin-url URL --pid PID]
+        [--count N] [--json FILE] [--url URL --pid PID]
 
 A crowd comes, stands and goes: light clients of the binary protocol, in this process. Told are
 memory and CPU of the server for each thing, and p99 of one quiet client before, beside and after:
 a process of its own, which sends, receives and acknowledges a message every 10 ms. Then the
 server, a fresh ``magnetar standalone``, is killed and started, stopped and started: seconds until
-it is ready, and until the crowd is back. ``--url``, ``--admin-url`` and ``--pid``: a server that
+it is ready, and until the crowd is back. ``--url`` and ``--pid``: a server that
 runs, Apache Pulsar too; it isn't restarted, and of a Java process the used heap is told as well.
 The machine's load is in every figure: compare what was measured in turns.
 """
@@ -63,8 +63,8 @@ WINDOW: Final = 5_000
 class Server:
     """The process that is measured."""
 
-    def __init__(self, url: str, admin_url: str, pid: int, own: StandaloneProcess | None) -> None:
-        self.url, self.admin_url, self._pid, self.own = url, admin_url, pid, own
+    def __init__(self, url: str, pid: int, own: StandaloneProcess | None) -> None:
+        self.url, self._pid, self.own = url, pid, own
 
     @property
     def process(self) -> psutil.Process:
@@ -420,7 +420,6 @@ def main() -> None:
     parser.add_argument("--count", type=int, help="how many, instead of the issue's figures")
     parser.add_argument("--json", type=Path, help="a file for the figures")
     parser.add_argument("--url", help="pulsar://host:port of a running server")
-    parser.add_argument("--admin-url", help="its http://host:port")
     parser.add_argument("--pid", type=int, help="its process")
     options = parser.parse_args()
     if (options.url is None) != (options.pid is None):
@@ -434,9 +433,9 @@ def main() -> None:
             settings = [f"--set={key}={value}" for key, value in SETTINGS.items()]
             own = StandaloneProcess(Path(folder) / "data", *settings, files_max=most)
             stack.enter_context(own)
-            server = Server(own.service_url, own.admin_url, own.pid, own)
+            server = Server(own.service_url, own.pid, own)
         else:
-            server = Server(options.url, options.admin_url, options.pid, None)
+            server = Server(options.url, options.pid, None)
         asyncio.run(Run(server, options.part, count, told).measure())
 
 

@@ -213,7 +213,11 @@ class PendingAckLog:
             BrokerError: refused; ``done`` isn't called.
         """
         self._require_open()
-        self._wait(self.core.acknowledge(transaction, acks), done)
+        number = self.core.acknowledge(transaction, acks)
+        if number <= self._recorded:  # there was nothing to record
+            done(None)
+            return
+        self._wait(number, done)
         if not self._is_scheduled:  # those of a turn share a record
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._perform_scheduled)

@@ -372,6 +372,13 @@ async def test_acknowledgements_and_ends_of_one_turn_share_an_append(
     assert appends == [1, 2]  # one record of all that Y has acknowledged; two ends
 
 
+async def test_an_acknowledgement_of_nothing_is_answered(broker: Broker) -> None:
+    positions = await filled(broker)
+    await ack(broker, X, positions[0])
+    async with asyncio.timeout(10):
+        await ack(broker, X)
+
+
 async def test_the_answer_to_a_client_has_the_transaction(broker: Broker) -> None:
     at = (await filled(broker))[0]
     client = broker.client(port=5001)
