@@ -471,7 +471,7 @@ def word_of(name: str) -> str:
 
 
 def source_of(page: httpx.Response, name: str) -> str:
-    (row,) = [each for each in re.findall(r"<tr>.*?</tr>", page.text) if f">{name}</td>" in each]
+    (row,) = [each for each in re.findall(r"<tr>.*?</tr>", page.text) if f">{name}<span" in each]
     return str(re.findall(r'<span class="tag[ a]*">(.*?)</span>', row)[0])
 
 

@@ -38,7 +38,7 @@ def test_encoding_round_trips() -> None:
         b"{",
         b"[]",
         b"{}",
-        b'{"format":4,"owner":"","ledgers":[]}',
+        b'{"format":5,"owner":"","ledgers":[]}',
         b'{"format":1,"owner":1,"ledgers":[]}',
         b'{"format":1,"owner":"","ledgers":[[1,2,3]]}',
         b'{"format":1,"owner":"","ledgers":[[1,2,3,"4"]]}',

@@ -444,6 +444,8 @@ async def test_a_send_to_one_broker_is_not_touched_by_a_send_to_another_of_the_p
             return plain(*arguments)
 
         monkeypatch.setattr(owner, step, switched)
+        if step == "make_header":  # compiled code has no such step
+            client.connection.sends.scan = None
         messages._renew()
         for number in range(3):
             client.feed(message(number, b"ours"))
