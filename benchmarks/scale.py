@@ -3,11 +3,11 @@
     python -m benchmarks.scale topics|connections|subscriptions|unacknowledged|silent-consumers
         [--count N] [--json FILE] [--url URL --pid PID]
 
-A crowd comes, stands and goes: light clients of the binary protocol, in this process. Told are
+Light clients of the binary protocol connect and close, in this process. Told are
 memory and CPU of the server for each thing, and p99 of one quiet client before, beside and after:
 a process of its own, which sends, receives and acknowledges a message every 10 ms. Then the
 server, a fresh ``magnetar standalone``, is killed and started, stopped and started: seconds until
-it is ready, and until the crowd is back. ``--url`` and ``--pid``: a server that
+it is ready, and until they are back. ``--url`` and ``--pid``: a server that
 runs, Apache Pulsar too; it isn't restarted, and of a Java process the used heap is told as well.
 The machine's load is in every figure: compare what was measured in turns.
 """
@@ -50,7 +50,7 @@ CONNECTIONS: Final = 50
 AT_ONCE: Final = 20
 """Things of one connection that are made at a time; and connections that are opened at a time."""
 PAUSE_S: Final = 0.01
-STAND_S: Final = 5.0
+CONNECTED_S: Final = 5.0
 SETTINGS: Final = {
     "maxUnackedMessagesPerConsumer": 0,
     "maxUnackedMessagesPerSubscription": 0,
@@ -120,7 +120,7 @@ class Quiet:
         self._process.join()
 
 
-class Seat:
+class LightClient:
     """What one connection gets and sends; a listener of all its producers and consumers."""
 
     def __init__(self, connection: AsyncClientConnection, acknowledged_of: int) -> None:
@@ -179,7 +179,7 @@ class Seat:
         return id_
 
     async def publish(self, producer_id: int, count: int, size: int = 100) -> None:
-        head = pb.MessageMetadata(producer_name="crowd", sequence_id=0, publish_time=1)
+        head = pb.MessageMetadata(producer_name="others", sequence_id=0, publish_time=1)
         frame = encode_send(producer_id, head, encode_body(head, bytes(size)))
         start = self.receipts
         for sent in range(0, count, WINDOW // 2):
@@ -191,7 +191,7 @@ class Seat:
         await self.until(lambda: self.receipts >= count)
 
 
-async def sit(url: str, acknowledged_of: int = 1) -> Seat:
+async def connected(url: str, acknowledged_of: int = 1) -> LightClient:
     """A connection.
 
     Args:
@@ -204,7 +204,7 @@ async def sit(url: str, acknowledged_of: int = 1) -> Seat:
     host, port = url.removeprefix("pulsar://").split(":")
     connection = AsyncClientConnection(url, login)
     await connection.connect(host, int(port), "Magnetar-Scale")
-    return Seat(connection, acknowledged_of)
+    return LightClient(connection, acknowledged_of)
 
 
 async def in_turns(work: Callable[[int], Awaitable[None]], numbers: Iterable[int]) -> None:
@@ -217,92 +217,92 @@ async def in_turns(work: Callable[[int], Awaitable[None]], numbers: Iterable[int
     await asyncio.gather(*(go_on() for _ in range(AT_ONCE)))
 
 
-class Crowd:
-    """Comes, and goes when it is told to."""
+class LightClients:
+    """All that one part of the benchmark connects, and how."""
 
     def __init__(self, url: str, prefix: str, count: int) -> None:
         self._url, self._prefix, self._count = url, prefix, count
-        self.seats: list[Seat] = []
+        self.clients: list[LightClient] = []
 
     def topic(self, number: int) -> str:
         return f"{self._prefix}-{number}"
 
-    def leave(self) -> None:
-        for seat in self.seats:
-            seat.connection.close()
-        self.seats.clear()
+    def close(self) -> None:
+        for client in self.clients:
+            client.connection.close()
+        self.clients.clear()
 
-    async def _sit_all(self, count: int) -> None:
+    async def _connect_all(self, count: int) -> None:
         async def one(_: int) -> None:
-            self.seats.append(await sit(self._url))
+            self.clients.append(await connected(self._url))
 
         await in_turns(one, range(count))
 
-    async def come_to_topics(self) -> None:
+    async def open_topics(self) -> None:
         """A topic each, with a producer and a consumer."""
-        await self._sit_all(CONNECTIONS)
+        await self._connect_all(CONNECTIONS)
 
         async def fill(first: int) -> None:
-            seat = self.seats[first]
+            client = self.clients[first]
 
             async def one(number: int) -> None:
-                await seat.look_up(self.topic(number))
-                await seat.produce_to(self.topic(number))
-                await seat.consume(self.topic(number), "crowd", 10)
+                await client.look_up(self.topic(number))
+                await client.produce_to(self.topic(number))
+                await client.consume(self.topic(number), "others", 10)
 
             await in_turns(one, range(first, self._count, CONNECTIONS))
 
         await asyncio.gather(*map(fill, range(CONNECTIONS)))
 
-    async def come_with_connections(self) -> None:
+    async def open_connections(self) -> None:
         """A connection each, with a producer of one of ten topics."""
 
         async def one(number: int) -> None:
-            seat = await sit(self._url)
-            self.seats.append(seat)
-            await seat.look_up(self.topic(number % 10))
-            await seat.produce_to(self.topic(number % 10))
+            client = await connected(self._url)
+            self.clients.append(client)
+            await client.look_up(self.topic(number % 10))
+            await client.produce_to(self.topic(number % 10))
 
         await in_turns(one, range(self._count))
 
-    async def come_with_subscriptions(self) -> None:
+    async def open_subscriptions(self) -> None:
         """A subscription each of one topic, with a consumer."""
-        await self._sit_all(CONNECTIONS)
-        await self.seats[0].look_up(self.topic(0))
+        await self._connect_all(CONNECTIONS)
+        await self.clients[0].look_up(self.topic(0))
 
         async def fill(first: int) -> None:
-            seat = self.seats[first]
+            client = self.clients[first]
 
             async def one(number: int) -> None:
-                await seat.consume(self.topic(0), f"crowd-{number}", 1_000)
+                await client.consume(self.topic(0), f"others-{number}", 1_000)
 
             await in_turns(one, range(first, self._count, CONNECTIONS))
 
         await asyncio.gather(*map(fill, range(CONNECTIONS)))
 
-    async def come_without_reading(self) -> None:
+    async def subscribe_without_reading(self) -> None:
         """A connection and a subscription each of one topic; from then on it reads nothing."""
 
         async def one(number: int) -> None:
-            seat = await sit(self._url, 0)
-            self.seats.append(seat)
-            await seat.look_up(self.topic(0))
-            await seat.consume(self.topic(0), f"crowd-{number}", 1_000_000)
-            seat.connection.pause()
+            client = await connected(self._url, 0)
+            self.clients.append(client)
+            await client.look_up(self.topic(0))
+            await client.consume(self.topic(0), f"others-{number}", 1_000_000)
+            client.connection.pause()
 
         await in_turns(one, range(self._count))
 
     async def publish_to_all(self, messages: int) -> float:
-        """Seconds until each of the crowd has each message of one topic."""
-        publisher = await sit(self._url)
+        """Seconds until each of the others has each message of one topic."""
+        publisher = await connected(self._url)
         producer = await publisher.produce_to(self.topic(0))
         began = time.perf_counter()
 
-        async def got(seat: Seat) -> None:
-            due = seat.messages + seat.consumers * messages
-            await seat.until(lambda: seat.messages >= due)
+        async def got(client: LightClient) -> None:
+            due = client.messages + client.consumers * messages
+            await client.until(lambda: client.messages >= due)
 
-        waits = [asyncio.create_task(got(seat)) for seat in self.seats]
+        waits = [asyncio.create_task(got(client)) for client in self.clients]
         await asyncio.sleep(0)  # they have begun to count
         await publisher.publish(producer, messages)
         await asyncio.gather(*waits)
@@ -317,55 +317,55 @@ class Run:
         self._server, self._part, self._count, self._told = server, part, count, told
         self._prefix = f"persistent://public/default/scale-{secrets.token_hex(3)}"
 
-    def _new_crowd(self) -> Crowd:
-        return Crowd(self._server.url, self._prefix, self._count)
+    def _light_clients(self) -> LightClients:
+        return LightClients(self._server.url, self._prefix, self._count)
 
-    async def _come(self, crowd: Crowd) -> None:
+    async def _open(self, others: LightClients) -> None:
         match self._part:
             case "topics":
-                await crowd.come_to_topics()
+                await others.open_topics()
             case "connections":
-                await crowd.come_with_connections()
+                await others.open_connections()
             case "subscriptions":
-                await crowd.come_with_subscriptions()
+                await others.open_subscriptions()
             case "silent-consumers":
-                await crowd.come_without_reading()
+                await others.subscribe_without_reading()
             case _:
-                await self._owe(crowd)
+                await self._owe(others)
 
     async def measure(self) -> None:
         quiet = Quiet(self._server.url, f"{self._prefix}-quiet")
-        crowd = self._new_crowd()
+        others = self._light_clients()
         await self._p99(quiet, "p99 of the quiet client, alone")
         heap, before, cpu_s = java_heap(self._server.process), *self._now()
         began = time.perf_counter()
-        await self._come(crowd)
-        self._told("until all are there", time.perf_counter() - began, "s")
+        await self._open(others)
+        self._told("until all are connected", time.perf_counter() - began, "s")
         used_s = self._server.cpu_s() - cpu_s
         self._told("CPU of the server for each", used_s / self._count * 1e6, "us")
-        self._tell_p99(quiet, "p99 of the quiet client, while they come")
+        self._tell_p99(quiet, "p99 of the quiet client, while they connect")
         if self._part == "silent-consumers":
-            await self._publish_unread(crowd)
+            await self._publish_unread(others)
             self._tell_p99(quiet, "p99 of the quiet client, while they are sent messages")
         cpu_s = self._server.cpu_s()
-        await self._p99(quiet, "p99 of the quiet client, while they stand")
-        idle = (self._server.cpu_s() - cpu_s) / STAND_S
-        self._told("CPU of the server while they stand", idle * 100, "%")
+        await self._p99(quiet, "p99 of the quiet client, while they are connected")
+        idle = (self._server.cpu_s() - cpu_s) / CONNECTED_S
+        self._told("CPU of the server while they are connected", idle * 100, "%")
         grown = self._server.bytes() - before
-        self._told("memory more than before they came", grown / (1 << 20), "MiB")
+        self._told("memory more than before", grown / (1 << 20), "MiB")
         self._told("memory for each", grown / self._count, "bytes")
         if heap is not None and (now := java_heap(self._server.process)) is not None:
             self._told("used heap for each", (now - heap) / self._count, "bytes")
         if self._part == "subscriptions":
             cpu_s = self._server.cpu_s()
-            took = await crowd.publish_to_all(100)
+            took = await others.publish_to_all(100)
             self._told("100 messages to all of them", took, "s")
             used_s = self._server.cpu_s() - cpu_s
             self._told("CPU for each delivery", used_s / (100 * self._count) * 1e6, "us")
             self._tell_p99(quiet, "p99 of the quiet client, meanwhile")
-        crowd.leave()
-        await self._p99(quiet, "p99 of the quiet client, while they go")
-        self._told("memory when they are gone", self._server.bytes() / (1 << 20), "MiB")
+        others.close()
+        await self._p99(quiet, "p99 of the quiet client, while they close")
+        self._told("memory when they are closed", self._server.bytes() / (1 << 20), "MiB")
         quiet.close()
         if (own := self._server.own) is not None:
             await self._restart(own, "killed", own.kill)
@@ -376,27 +376,27 @@ class Run:
 
     async def _p99(self, quiet: Quiet, what: str) -> None:
         quiet.p99_ms()
-        await asyncio.sleep(STAND_S)
+        await asyncio.sleep(CONNECTED_S)
         self._tell_p99(quiet, what)
 
     def _tell_p99(self, quiet: Quiet, what: str) -> None:
         self._told(what, quiet.p99_ms(), "ms")
 
-    async def _owe(self, crowd: Crowd) -> None:
+    async def _owe(self, others: LightClients) -> None:
         """A Shared consumer gets twice as many messages, and acknowledges every second one."""
-        topic = crowd.topic(0)
-        publisher = await sit(self._server.url)
-        consumer = await sit(self._server.url, 2)
-        crowd.seats += [publisher, consumer]
+        topic = others.topic(0)
+        publisher = await connected(self._server.url)
+        consumer = await connected(self._server.url, 2)
+        others.clients += [publisher, consumer]
         await publisher.look_up(topic)
-        await consumer.consume(topic, "crowd", 2 * self._count)
+        await consumer.consume(topic, "others", 2 * self._count)
         producer = await publisher.produce_to(topic)
         await publisher.publish(producer, 2 * self._count)
         await consumer.until(lambda: consumer.messages >= 2 * self._count)
 
-    async def _publish_unread(self, crowd: Crowd) -> None:
-        publisher = await sit(self._server.url)
-        producer = await publisher.produce_to(crowd.topic(0))
+    async def _publish_unread(self, others: LightClients) -> None:
+        publisher = await connected(self._server.url)
+        producer = await publisher.produce_to(others.topic(0))
         await publisher.publish(producer, 10_000, 1024)
         publisher.connection.close()
 
@@ -408,10 +408,10 @@ class Run:
         if self._part == "unacknowledged":
             self._told(f"{how}: memory when it is ready", self._server.bytes() / (1 << 20), "MiB")
             return
-        began, crowd = time.perf_counter(), self._new_crowd()
-        await self._come(crowd)
+        began, others = time.perf_counter(), self._light_clients()
+        await self._open(others)
         self._told(f"{how}: until all are back", time.perf_counter() - began, "s")
-        crowd.leave()
+        others.close()
 
 
 def main() -> None:

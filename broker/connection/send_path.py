@@ -76,6 +76,8 @@ class SendMessages:
     def __init__(self, make_header: Callable[[pb.MessageMetadata, int], bytes]) -> None:
         self.make_header = make_header
         self.scan = scan_sends if make_header is entry_header.make_header else None
+        if scan_sends is None:
+            logger.info("SENDs are read by Python: no compiled code was installed")
         command = pb.BaseCommand(type=pb.BaseCommand.SEND_RECEIPT)
         self._receipt = command.send_receipt
         self._receipt_id = self._receipt.message_id
