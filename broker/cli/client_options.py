@@ -131,6 +131,11 @@ def add_verify(parser: argparse.ArgumentParser) -> None:
     )
     add("--seed", type=int, metavar="NUMBER", help="of what is drawn; printed (another each time)")
     add("--report", metavar="FILE.html", help="write a page that tells everything")
+    add(
+        "--known-faults",
+        action="store_true",
+        help="also do what Apache Pulsar is known to get wrong",
+    )
 
 
 def _receiving(parser: argparse.ArgumentParser) -> None:

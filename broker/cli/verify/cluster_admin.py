@@ -6,13 +6,14 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Final
 from urllib.parse import quote
 
-from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.errors import CliError, RefusedError
 from magnetar.broker.cli.profiles import ClusterTarget
 from magnetar.broker.cli.verify.attempts import retried
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.verify.plan import TopicPlan
 
 _PARTS: Final = "acknowledgmentAtBatchIndexLevelEnabled"
+_NO_SUCH_ROUTE: Final = (404, 405)
 
 
 class MessagesRemovedError(CliError):
@@ -58,6 +59,16 @@ class ClusterAdmin:
         """Whether brokers keep acknowledgements of parts of batches. Raises CliError."""
         settings = await self._call("GET", "/admin/v2/brokers/configuration/runtime")
         return bool(settings.get(_PARTS) == "true")
+
+    async def is_apache_pulsar(self) -> bool:
+        """Not Magnetar, which says who asks. Raises CliError."""
+        try:
+            await self._call("GET", "/admin/v2/whoami")
+        except RefusedError as error:
+            if error.status in _NO_SUCH_ROUTE:
+                return True
+            raise
+        return False
 
     async def clock_ahead_s(self) -> float:
         """By how much the broker's clock may be ahead of ours; 0.0: it may be right."""

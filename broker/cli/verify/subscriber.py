@@ -54,12 +54,14 @@ class Subscriber:
         patience_s: float,
         *,
         in_parts: bool,
+        sought_in_parts: bool,
         cumulative: bool,
         begin: asyncio.Event | None,
     ) -> None:
         """
         Args:
             in_parts: the broker acknowledges parts of batches.
+            sought_in_parts: also where consumers seek. False: by chance it does one or the other.
             cumulative: messages may be acknowledged cumulatively.
             begin: consumers come when it is set: the subscription is there before. None: at once.
         """
@@ -81,7 +83,11 @@ class Subscriber:
         self._begin = begin
         self._client, self._topic, self._rng = client, topic, rng
         self._one_at_a_time = self.type in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
-        self._in_parts = in_parts and not self._one_at_a_time
+        self.acknowledges_parts = in_parts and not self._one_at_a_time
+        self.may_seek = True
+        if self.acknowledges_parts and not sought_in_parts:
+            self.may_seek = rng.random() < 0.5
+            self.acknowledges_parts = not self.may_seek
         self._patience_s = patience_s
         self._sessions = itertools.count(1)
         self._opening = asyncio.Lock()  # else each would make a connection of its own
@@ -219,7 +225,11 @@ class Subscriber:
             self._unacknowledged.append((receiver, entry))
             if len(self._unacknowledged) >= _CUMULATIVE_EVERY:
                 self._acknowledge_all()
-        elif self._in_parts and len(entry.messages) > 1 and self._rng.random() < _SHARE_IN_PARTS:
+        elif (
+            self.acknowledges_parts
+            and len(entry.messages) > 1
+            and self._rng.random() < _SHARE_IN_PARTS
+        ):
             receiver.acknowledge_part(entry, self._rng.randint(1, len(entry.messages) - 1))
             self._late.append((receiver, entry))
         elif self._rng.random() < _SHARE_LATE:

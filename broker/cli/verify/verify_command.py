@@ -32,7 +32,12 @@ def run_verify(options: argparse.Namespace) -> int:
 async def _verify(options: argparse.Namespace) -> int:
     seed = random.randrange(2**32) if options.seed is None else options.seed
     settings = VerifySettings(
-        options.namespace, seed, options.seconds, options.messages, options.request_timeout
+        options.namespace,
+        seed,
+        options.seconds,
+        options.messages,
+        options.request_timeout,
+        known_faults=options.known_faults,
     )
     with progress("sending, receiving, disturbing", None):
         outcome = await run_rounds(target_of(options), settings, _tell_round)

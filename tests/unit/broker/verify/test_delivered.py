@@ -270,6 +270,15 @@ FAULTS: list[tuple[SubscriptionType, Sequence[Event | list[Event]], Rule]] = [
         [TWO, gets(1, *ALL), Ended(1, End.MOVED), Sought(1, POSITIONS[2]), gets(2, 1)],
         Rule.WRONG_PLACE,
     ),
+    (  # as Apache Pulsar 4.2.4 with transactions leaves them out
+        SHARED,
+        [
+            *(TWO, gets(1, *ALL), AckAsked(1, 1, at(2, 3), partial=True), AckConfirmed(1, 1)),
+            *(Ended(1, End.MOVED), Ended(2, End.MOVED), Sought(1, (1, 0))),
+            *(Attached(3), gets(3, *(nth for nth in ALL if nth not in {2, 3}))),
+        ],
+        Rule.NOT_DELIVERED,
+    ),
     (EXCLUSIVE, TWO, Rule.TWO_CONSUMERS),
     (SHARED, [TWO, Ended(1, End.FORGOTTEN)], Rule.NOT_TOLD),
     (EXCLUSIVE, [Attached(1), gets(1, 0, 2)], Rule.SKIPPED),

@@ -4,6 +4,8 @@ import asyncio
 import random
 from typing import Any, cast
 
+import pytest
+
 from magnetar.broker.cli.verify.subscriber import Subscriber
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.verify.history import End, Ended, SubscriptionHistory, SubscriptionType
@@ -39,6 +41,22 @@ class Client:
         self.connection.closed = True
 
 
+def made(
+    client: Client, history: SubscriptionHistory, seed: int = 1, sought_in_parts: bool = True
+) -> Subscriber:
+    return Subscriber(
+        cast("Any", client),
+        TopicName.parse("persistent://public/default/t"),
+        history,
+        random.Random(seed),
+        0.0,
+        in_parts=True,
+        sought_in_parts=sought_in_parts,
+        cumulative=False,
+        begin=None,
+    )
+
+
 def opened(*, cut: bool) -> tuple[Subscriber, SubscriptionHistory]:
     async def work() -> None:
         if cut:
@@ -46,16 +64,7 @@ def opened(*, cut: bool) -> tuple[Subscriber, SubscriptionHistory]:
         await subscriber.open("consumer-0")
 
     client, history = Client(), SubscriptionHistory("s", SubscriptionType.SHARED)
-    subscriber = Subscriber(
-        cast("Any", client),
-        TopicName.parse("persistent://public/default/t"),
-        history,
-        random.Random(1),
-        0.0,
-        in_parts=False,
-        cumulative=False,
-        begin=None,
-    )
+    subscriber = made(client, history)
     asyncio.run(work())
     return subscriber, history
 
@@ -70,3 +79,16 @@ def test_a_cut_just_when_a_consumer_is_let_in_ends_it() -> None:
     subscriber, history = opened(cut=True)
     assert subscriber.open_receivers() == []
     assert [each.why for each in history.events if isinstance(each, Ended)] == [End.CUT]
+
+
+@pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED])
+def test_where_parts_and_seeks_do_not_go_together_each_is_done_somewhere(
+    kind: SubscriptionType,
+) -> None:
+    def drawn(seed: int, *, sought_in_parts: bool) -> tuple[bool, bool]:
+        subscriber = made(Client(), SubscriptionHistory("s", kind), seed, sought_in_parts)
+        return subscriber.may_seek, subscriber.acknowledges_parts
+
+    seeds = range(20)
+    assert {drawn(seed, sought_in_parts=True) for seed in seeds} == {(True, True)}
+    assert {drawn(seed, sought_in_parts=False) for seed in seeds} == {(True, False), (False, True)}
