@@ -118,9 +118,9 @@ test-failures: $(STAMP)  ## make test-failures [ONLY=text]: every operation on s
 	MAGNETAR_FAILURES=all MAGNETAR_FAILURES_ONLY="$(ONLY)" \
 		$(BIN)/python -m pytest tests/simulation/test_failing_operations.py -s
 
-chaos: $(STAMP)  ## make chaos [ROUNDS=100] [SEED=N]: random kills in a cluster of processes, by its history nothing is lost
+chaos: $(STAMP)  ## make chaos [ROUNDS=100] [SEED=N]: random kills in a cluster, and of --processes 3; by their histories nothing is lost
 	MAGNETAR_CHAOS_ROUNDS=$(or $(ROUNDS),100) MAGNETAR_CHAOS_SEED=$(or $(SEED),$$(date +%s)) \
-		$(BIN)/python -m pytest tests/integration/test_cluster_chaos.py -s
+		$(BIN)/python -m pytest tests/integration/test_cluster_chaos.py tests/integration/test_processes_chaos.py -s
 
 # Each part runs, whatever came out of the one before. By another name, as `make -n` runs lines that
 # have the usual one in them.

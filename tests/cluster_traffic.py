@@ -39,7 +39,7 @@ class Traffic(Protocol):
 
 
 class CheckedTraffic(Traffic, Protocol):
-    """What a feature joins the chaos with: ``start_features`` in ``test_cluster_chaos`` starts it.
+    """What a feature joins the chaos with: ``chaos_rounds.start_features`` starts it.
 
     A subclass of ``TopicTraffic`` changes only what is its own: ``consumer_type``,
     ``producer_name``, ``_send``, ``_receive``, ``check``.

@@ -6,7 +6,7 @@ A thin shell: ``*_collector.py`` collect facts, the checks are pure functions of
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -16,6 +16,7 @@ from magnetar.broker.errors import STORAGE_ERRORS, BrokerError
 from magnetar.bundles.errors import BundleError
 
 if TYPE_CHECKING:
+    from magnetar.broker.doctor.process_checks import ProcessFacts
     from magnetar.broker.service.broker_service import BrokerService
 
 T = TypeVar("T")
@@ -57,6 +58,9 @@ class Doctor:
         self._service = service
         self._broker = _Latest(self._examine_broker)
         self._cluster = _Latest(self._examine_cluster)
+        self.processes: Callable[[], Sequence[ProcessFacts]] | None = None
+        """Those that one command started with this one; raises OSError, ValueError. None: this one
+        was started by itself."""
 
     async def broker_report(self) -> dict[str, Any]:
         """What this broker knows of itself: its findings and settings; and its clock now."""
@@ -128,6 +132,12 @@ class Doctor:
         service, own = self._service, await self._broker.get()
         report = replace(own, findings=[*own.findings], not_looked_at=[*own.not_looked_at])
         report.brokers, report.addresses = [*own.brokers], [*own.addresses]
+        if self.processes is not None:
+            from magnetar.broker.doctor.process_checks import ProcessesFacts, check_processes
+
+            with report.part("processes", OSError, ValueError):
+                found = await asyncio.to_thread(self.processes)
+                report.findings += check_processes(ProcessesFacts(service.wall_clock(), found))
         brokers = [PeerFacts(service.broker_id, settings=settings_of(service))]
         leader, ownerless = None, dict[str, str]()
         with report.part("brokers", *_ERRORS):

@@ -25,7 +25,7 @@ class Severity(StrEnum):
 
 
 CHECKS: Final = (
-    *("access-refused", "broker-silent", "broker-not-ready", "leader-missing"),
+    *("access-refused", "process-down", "broker-silent", "broker-not-ready", "leader-missing"),
     *("bookies-too-few", "ledgers-in-dispute", "ledgers-without-replica", "entries-damaged"),
     *("bookie-lost", "bookie-silent", "bookie-in-limbo", "bookie-failing"),
     *("topic-fenced", "backlog-quota", "publish-stuck", "bundle-stuck"),
@@ -33,7 +33,8 @@ CHECKS: Final = (
     *("subscription-held-up", "transaction-long", "client-refused", "partition-idle"),
     *("certificate-end", "token-end", "clock-skew", "bookie-read-only", "disk-full"),
     *("broker-unreachable", "repair-off", "auditor-missing", "ledgers-under-replicated"),
-    *("settings-differ", "settings-at-odds", "broker-overloaded", "bundle-moving"),
+    *("process-restarted", "settings-differ", "settings-at-odds", "broker-overloaded"),
+    "bundle-moving",
     "bundle-hot",
     "offload-failing",
     *("publish-rate-limited", "versions-differ", "subscription-idle"),

@@ -213,7 +213,7 @@ class Children:
                 except OSError as error:  # no process, no memory, no space for the log
                     ended = str(error)
                 child.process = None
-                wait_s = member.on_exit(time.monotonic())
+                wait_s = member.on_exit(time.monotonic(), ended)
                 if member.is_ending:
                     self._say(f"{name} stopped")
                 elif wait_s is None:

@@ -35,13 +35,15 @@ class Member:
     Attributes:
         restarts: since the cluster's start.
         can_not_start: gave up: it died again and again before it was ever ready.
+        ends, how_ended: how often it ended by itself, and the last time in words.
     """
 
     def __init__(self, policy: RestartPolicy) -> None:
         self._policy = policy
         self.state = MemberState.WAITING
         self.pid = 0  # 0: there is no process
-        self.restarts = 0
+        self.restarts = self.ends = 0
+        self.how_ended = ""
         self.can_not_start = False
         self._was_ready = self._ending = False
         self._deaths = 0  # in a row
@@ -66,9 +68,15 @@ class Member:
         self._ending = True
         self.state = MemberState.STOPPING if self.pid else MemberState.STOPPED
 
-    def on_exit(self, now_s: float) -> float | None:
-        """After so many seconds it is to be started again; None: never."""
+    def on_exit(self, now_s: float, how: str) -> float | None:
+        """After so many seconds it is to be started again; None: never.
+
+        Args:
+            how: see ``how_it_ended``.
+        """
         lived_s, self.pid = now_s - self._since_s, 0
+        if not self._ending:
+            self.ends, self.how_ended = self.ends + 1, how
         self._deaths = 1 if lived_s >= self._policy.steady_s else self._deaths + 1
         self.can_not_start = not self._was_ready and (
             self._deaths >= self._policy.starts_max or not self._policy.enabled

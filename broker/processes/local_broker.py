@@ -12,6 +12,7 @@ from magnetar.broker.http.metrics.metrics import metrics_of
 from magnetar.broker.processes.places import folder_of, socket_of, token_file_of
 from magnetar.broker.processes.plan import FIRST_BROKER
 from magnetar.broker.processes.shared_metrics import MetricsSocket, pages_of_others
+from magnetar.broker.processes.states import read_states
 from magnetar.broker.server.cluster_broker import ClusterBroker, run_broker
 from magnetar.broker.server.standalone import with_place_of_copies
 from magnetar.broker.service.broker_service import BrokerService
@@ -36,6 +37,7 @@ class LocalBroker(ClusterBroker):
     ) -> None:
         """The first broker's page has the series of all processes."""
         folder, service.process_name = folder_of(self.config), self._name
+        service.doctor.processes = partial(read_states, folder)
         if self._name == FIRST_BROKER:
             service.other_metrics = partial(pages_of_others, folder)
             return

@@ -3,7 +3,9 @@
 import asyncio
 import logging
 import signal
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from magnetar.bookkeeper.process_shutdown import PLAIN
@@ -14,7 +16,9 @@ from magnetar.broker.local_cluster.errors import LocalClusterError
 from magnetar.broker.local_cluster.member_process import RestartPolicy
 from magnetar.broker.local_cluster.plan import PlannedProcess, ProcessKind
 from magnetar.broker.logs import set_up_logging
+from magnetar.broker.processes.places import folder_of
 from magnetar.broker.processes.plan import assign_ports, check_settings, plan_processes
+from magnetar.broker.processes.states import ProcessStates, forget_states, write_states
 
 _log = logging.getLogger(__name__)
 
@@ -38,12 +42,32 @@ def run(config: BrokerConfig, count: int, words: Sequence[str]) -> int:
     ports = assign_ports(config, count, lambda port: port_is_free(bind, port), candidate_ports())
     set_up_logging(config)
     plan = plan_processes(config.advertised_host, ports, words)
-    return asyncio.run(_serve(plan, config.broker_shutdown_timeout_ms / 1000 + _STORAGE_STOP_S))
+    stop_s = config.broker_shutdown_timeout_ms / 1000 + _STORAGE_STOP_S
+    return asyncio.run(_serve(plan, folder_of(config), stop_s))
 
 
-async def _serve(plan: Sequence[PlannedProcess], stop_s: float) -> int:
+class _Report:
+    """Each change of a process goes into the log, and into a file for the brokers."""
+
+    def __init__(self, folder: Path, members: Sequence[Child]) -> None:
+        self._folder = folder
+        self._states = ProcessStates((each.plan.name, each.member) for each in members)
+        self._storage = members[0]
+        self.owns_folder = False
+
+    def say(self, text: str) -> None:
+        _log.info(text)
+        facts = self._states.note(time.time_ns() // 1_000_000)
+        # Before that another command may have the data directory.
+        self.owns_folder |= self._storage.settled.is_set()
+        if self.owns_folder:
+            write_states(self._folder, facts)
+
+
+async def _serve(plan: Sequence[PlannedProcess], folder: Path, stop_s: float) -> int:
     members = [Child(each, _POLICY, PassedOn()) for each in plan]
-    children = Children(members, _log.info)
+    report = _Report(folder, members)
+    children = Children(members, report.say)
     stop = asyncio.Event()
 
     def on_signal() -> None:
@@ -70,6 +94,8 @@ async def _serve(plan: Sequence[PlannedProcess], stop_s: float) -> int:
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
         killed = await children.stop(stop_s)
+        if report.owns_folder:
+            forget_states(folder)
     if killed:
         _log.warning("not stopped in time and killed: %s", ", ".join(killed))
         code = code or 4

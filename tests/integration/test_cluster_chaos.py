@@ -1,9 +1,9 @@
 """Rounds of random kills and pauses in a cluster of processes, under official clients.
 
-``MAGNETAR_CHAOS_ROUNDS`` and ``MAGNETAR_CHAOS_SEED``: how many, and which (``make chaos``). Judged
-by the history: nothing acknowledged is lost, nothing is out of order, nothing is stored twice but
-what was unacknowledged, and everybody goes on by themselves. Meanwhile somebody looks at pages of
-the console, searches messages and asks for explanations: see ``cluster_visits.Visits``.
+Judged by the history: nothing acknowledged is lost, nothing is out of order, nothing is stored
+twice but what was unacknowledged, and everybody goes on by themselves. Meanwhile somebody looks at
+pages of the console, searches messages and asks for explanations: see ``cluster_visits.Visits``.
+How many rounds, and which: ``chaos_rounds``.
 """
 
 import os
@@ -11,12 +11,12 @@ import random
 import signal
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 
 import pytest
 
+from tests.chaos_rounds import SEED, TOPICS, ChaosRounds, start_features
 from tests.child_process import suspend
 from tests.cluster_process import ClusterProcess
 from tests.cluster_tools import (
@@ -31,47 +31,18 @@ from tests.cluster_tools import (
     owner_of,
     stop_and_check,
 )
-from tests.cluster_traffic import (
-    CheckedTraffic,
-    CompactedTraffic,
-    DeduplicatedTraffic,
-    DelayedTraffic,
-    TopicTraffic,
-    reset_gaps,
-    start_traffic,
-)
+from tests.cluster_traffic import CheckedTraffic, start_traffic
 from tests.cluster_visits import Visits, check_nothing_moved
-from tests.simulation import rotation
-from tests.transfer_traffic import TransferTraffic
 from tests.waiting import wait_until
-
-TOPICS = [f"persistent://public/default/chaos-{number}" for number in range(9)]
-ROUNDS = int(os.environ.get("MAGNETAR_CHAOS_ROUNDS", "3"))
-TURN = rotation.turn()  # of this commit
-SEED = int(os.environ.get("MAGNETAR_CHAOS_SEED", str(TURN)))
 
 LEADER_KILLED, OWNER_KILLED, OWNER_PAUSED = "leader killed", "owner killed", "owner paused"
 BOOKIE_KILLED, ZOOKEEPER_KILLED, UNLOADED = "bookie killed", "zookeeper killed", "bundles unloaded"
 KINDS = (LEADER_KILLED, OWNER_KILLED, OWNER_PAUSED, BOOKIE_KILLED, ZOOKEEPER_KILLED, UNLOADED)
 
 
-def kinds(rng: random.Random, rounds: int) -> Iterator[str]:
-    """By chance, and none of them is left out for long.
+class ClusterChaos(ChaosRounds):
+    kinds = KINDS
 
-    Few rounds take kinds in turn, from where the commit before ended: of two runs of three rounds
-    each kind is in one.
-    """
-    if rounds < len(KINDS):
-        yield from (KINDS[(TURN * rounds + n) % len(KINDS)] for n in range(rounds))
-        return
-    bag: list[str] = []
-    for _ in range(rounds):
-        if not bag:
-            bag = rng.sample(KINDS, len(KINDS))
-        yield bag.pop()
-
-
-class Chaos:
     def __init__(
         self,
         cluster: ClusterProcess,
@@ -79,21 +50,10 @@ class Chaos:
         visits: Visits,
         rng: random.Random,
     ) -> None:
-        self.cluster, self.traffic, self.visits, self.rng = cluster, traffic, visits, rng
-        self.stalls_s: dict[str, list[float]] = {}
+        super().__init__(traffic, visits, rng)
+        self.cluster = cluster
 
-    def round(self, number: int, kind: str) -> None:
-        reset_gaps(self.traffic)
-        what = f"round {number} of {ROUNDS}, seed {SEED}: {kind}"
-        victim = self._hurt(kind, what)
-        all_go_on(self.traffic, f"{what} {victim}")
-        self.visits.all_answer(f"{what} {victim}")
-        stall_s = max(each.longest_gap_s for each in self.traffic)
-        self.stalls_s.setdefault(kind, []).append(stall_s)
-        print(f"{what} {victim}, stall {stall_s:.2f} s", flush=True)
-
-    def _hurt(self, kind: str, what: str) -> str:
-        """Returns who was hurt, when it is back."""
+    def hurt(self, kind: str, what: str) -> str:
         if kind in (LEADER_KILLED, OWNER_KILLED):
             url = self._leader() if kind == LEADER_KILLED else self._owner()
             victim = broker_name(self.cluster, url)
@@ -184,47 +144,6 @@ class Chaos:
         wait_until(known, "all topics are served", WAIT_S)
         return self.rng.choice(sorted(owners))
 
-    def print_table(self, repetitions: int) -> None:
-        print("\n| | times | stall, p50 | longest |\n|---|---:|---:|---:|")
-        for kind in KINDS:
-            if stalls := self.stalls_s.get(kind):
-                print(
-                    f"| {kind} | {len(stalls)} | {median(stalls):.2f} s | {max(stalls):.2f} s |",
-                    flush=True,
-                )
-        sent = sum(each.acknowledged for each in self.traffic)
-        topics = [each for each in self.traffic if isinstance(each, TopicTraffic)]
-        again = sum(len(each.received) - each.consumed for each in topics)
-        print(f"{sent} messages, {repetitions} stored twice, {again} delivered again", flush=True)
-        visits = self.visits
-        print(f"answers {dict(visits.answers)}, longest {visits.longest_s:.1f} s", flush=True)
-
-
-def start_features(cluster: ClusterProcess) -> list[CheckedTraffic]:
-    """Whatever has a promise of its own to keep: see ``cluster_traffic.CheckedTraffic``."""
-    namespace = f"{cluster.web_urls[0]}/admin/v2/namespaces/public/once"
-    post(namespace, "PUT", b"{}")
-    post(f"{namespace}/deduplication", "POST", b"true")
-    table = f"{cluster.web_urls[0]}/admin/v2/namespaces/public/table"
-    post(table, "PUT", b"{}")
-    post(f"{table}/compactionThreshold", "PUT", b"2000")
-    features: list[CheckedTraffic] = [
-        DeduplicatedTraffic(cluster.service_url, "persistent://public/once/chaos", 50, 0.02),
-        DelayedTraffic(cluster.service_url, "persistent://public/default/delayed", 50, 0.02),
-        CompactedTraffic(cluster.service_url, "persistent://public/table/chaos", 50, 0.02),
-        TransferTraffic(cluster.web_urls, SEED),
-    ]
-    for each in features:
-        each.start()
-    return features
-
-
-def post(url: str, method: str, body: bytes) -> None:
-    headers = {"Content-Type": "application/json"}
-    request = urllib.request.Request(url, body, headers, method=method)
-    with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
-        assert answer.status == 204
-
 
 @pytest.mark.slow
 def test_random_kills(tmp_path: Path) -> None:
@@ -234,13 +153,15 @@ def test_random_kills(tmp_path: Path) -> None:
     transactions = "transactionCoordinatorEnabled=true"
     options = ("--broker-set", compactions, "--broker-set", transactions)
     with cluster_of(tmp_path, *options) as cluster:
-        traffic = [*start_traffic(cluster.service_url, TOPICS), *start_features(cluster)]
+        traffic = [
+            *start_traffic(cluster.service_url, TOPICS),
+            *start_features(cluster.service_url, cluster.web_urls),
+        ]
         all_go_on(traffic, "the start")
         visits = Visits(cluster.web_urls, TOPICS, SEED)
         visits.start()
-        chaos = Chaos(cluster, traffic, visits, rng)
-        for number, kind in enumerate(kinds(rng, ROUNDS), 1):
-            chaos.round(number, kind)
+        chaos = ClusterChaos(cluster, traffic, visits, rng)
+        chaos.run()
         visits.stop()
         check_nothing_moved(cluster.web_urls[0], TOPICS, {"keeper", "traffic"})
         chaos.print_table(stop_and_check(cluster.service_url, traffic))

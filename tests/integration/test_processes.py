@@ -1,5 +1,6 @@
 """``magnetar standalone --processes N`` with real processes: used, hurt, stopped, started again."""
 
+import json
 import re
 import urllib.request
 from pathlib import Path
@@ -16,9 +17,8 @@ from tests.waiting import wait_until
 
 
 def kill_and_go_on(processes: SeveralProcesses, name: str, sender: Sender) -> None:
-    before, ready = sender.total, processes.log.count(f"{name} ready")
-    processes.children()[name].kill()
-    wait_until(lambda: processes.log.count(f"{name} ready") > ready, f"{name} is back", 60)
+    before = sender.total
+    processes.kill_child(name)
     wait_until(lambda: sender.total >= before + 80, "messages go on", 60)
 
 
@@ -54,6 +54,9 @@ def test_processes_are_killed_and_another_number_of_them_started(tmp_path: Path)
             kill_and_go_on(two, name, sender)
         sender.stop()
         check_all(two.service_url, sender.acknowledged)
+        report = json.loads(get(f"{two.admin_url}/admin/v2/doctor"))
+        told = {each["subject"]: each["check"] for each in report["findings"]}
+        assert told.items() >= dict.fromkeys(two.children(), "process-restarted").items()
         processes = {dict(labels)["process"] for _, labels in samples_of(two.admin_url)}
         assert processes == set(two.children())
         children = list(two.children().values())

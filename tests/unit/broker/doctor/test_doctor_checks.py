@@ -44,6 +44,12 @@ from magnetar.broker.doctor.findings import (
     Severity,
     bounded,
 )
+from magnetar.broker.doctor.process_checks import (
+    RESTARTED_MS,
+    ProcessesFacts,
+    ProcessFacts,
+    check_processes,
+)
 from magnetar.broker.doctor.storage_checks import (
     BookieFacts,
     RepairFacts,
@@ -139,10 +145,35 @@ def transactions(of: TransactionFacts, **changed: Any) -> TransactionsFacts:
     return TransactionsFacts(NOW_MS, [replace(of, **changed)])
 
 
-Facts = ClusterFacts | StorageFacts | BrokerFacts | TopicsFacts | TransactionsFacts
+SERVING = ProcessFacts("broker-2", "ready", LONG_AGO_MS)
+KILLED = ProcessFacts("broker-2", "restarting", NOW_MS, "killed by SIGKILL", 1, (NOW_MS,))
+BACK = replace(KILLED, state="ready")
+
+
+def processes(*facts: ProcessFacts) -> ProcessesFacts:
+    return ProcessesFacts(NOW_MS, [SERVING, *facts])
+
+
+Facts = ClusterFacts | StorageFacts | BrokerFacts | TopicsFacts | TransactionsFacts | ProcessesFacts
 WARNING, CRITICAL, NOTE = Severity.WARNING, Severity.CRITICAL, Severity.NOTE
 
 FAULTS: list[tuple[Facts, str, Severity, str]] = [
+    (processes(KILLED), "process-down", WARNING, "SIGKILL. It is started again within 10 s. Other"),
+    (processes(replace(KILLED, state="starting")), "process-down", WARNING, "It is starting"),
+    (processes(replace(KILLED, state="stopped")), "process-down", CRITICAL, "isn't started again"),
+    (
+        processes(replace(KILLED, name="storage", state="starting")),
+        "process-down",
+        CRITICAL,
+        "storage: the process isn't there: killed by SIGKILL. It is starting. Nothing is stored",
+    ),
+    (processes(BACK), "process-restarted", NOTE, "ended once within 10 minutes, the last time k"),
+    (
+        processes(replace(BACK, ends=5, ends_ms=(LONG_AGO_MS, *(3 * [NOW_MS])))),
+        "process-restarted",
+        WARNING,
+        "ended 3 times within 10 minutes",
+    ),
     (peers(silence="no route to host"), "broker-silent", CRITICAL, "no route to host"),
     (replace(CLUSTER, leader=""), "leader-missing", CRITICAL, "no broker is the leader"),
     (peers(clock=Clock(9_000, 500)), "clock-skew", WARNING, "8 s ahead of that of this broker"),
@@ -459,6 +490,8 @@ def examined(facts: Facts) -> list[Finding]:
             return list(check_topics(facts))
         case TransactionsFacts():
             return list(check_transactions(facts))
+        case ProcessesFacts():
+            return list(check_processes(facts))
 
 
 @pytest.mark.parametrize(("facts", "check", "severity", "text"), FAULTS)
@@ -470,7 +503,12 @@ def test_a_planted_fault_is_found(facts: Facts, check: str, severity: Severity, 
 
 
 @pytest.mark.parametrize(
-    "facts", [CLUSTER, STORAGE, BROKER, TOPICS, TRANSACTIONS, bookies(), repair(), peers()]
+    "facts",
+    [
+        *(CLUSTER, STORAGE, BROKER, TOPICS, TRANSACTIONS, bookies(), repair(), peers()),
+        processes(replace(SERVING, state="starting")),  # for the first time
+        processes(replace(BACK, ends_ms=(NOW_MS - RESTARTED_MS,))),
+    ],
 )
 def test_nothing_is_found_where_all_is_well(facts: Facts) -> None:
     assert examined(facts) == []

@@ -264,20 +264,20 @@ def test_waits_double_up_to_the_longest_and_begin_anew_after_a_steady_life() -> 
     m.on_ready()
     waits = []
     for now in range(5):
-        waits.append(m.on_exit(now))
+        waits.append(m.on_exit(now, "exit 1"))
         assert m.state is MemberState.RESTARTING
         m.on_started(now, 8)
     assert waits == [1.0, 2.0, 4.0, 5.0, 5.0]
     assert m.restarts == 5
-    assert m.on_exit(4 + 100.0) == 1.0
+    assert m.on_exit(4 + 100.0, "exit 1") == 1.0
 
 
 def test_who_was_never_ready_gives_up() -> None:
     m = member()
     for _ in range(2):
-        assert m.on_exit(0.0) is not None
+        assert m.on_exit(0.0, "exit 1") is not None
         m.on_started(0.0, 8)
-    assert m.on_exit(0.0) is None
+    assert m.on_exit(0.0, "exit 1") is None
     assert m.can_not_start
     assert m.state is MemberState.STOPPED
 
@@ -286,7 +286,7 @@ def test_who_was_ready_once_never_gives_up() -> None:
     m = member()
     m.on_ready()
     for _ in range(1000):
-        assert m.on_exit(0.0) is not None
+        assert m.on_exit(0.0, "exit 1") is not None
         m.on_started(0.0, 8)
     assert not m.can_not_start
 
@@ -295,7 +295,7 @@ def test_no_restart() -> None:
     m = Member(RestartPolicy(enabled=False))
     m.on_started(0.0, 7)
     m.on_ready()
-    assert m.on_exit(1.0) is None
+    assert m.on_exit(1.0, "exit 1") is None
     assert (m.state, m.can_not_start) == (MemberState.STOPPED, False)
 
 
@@ -304,13 +304,13 @@ def test_who_is_stopped_stays_down_and_late_news_change_nothing() -> None:
     m.on_stop()
     m.on_ready()
     assert m.state is MemberState.STOPPING
-    assert m.on_exit(1.0) is None
+    assert m.on_exit(1.0, "exit 1") is None
     assert (m.state, m.pid, m.can_not_start) == (MemberState.STOPPED, 0, False)
 
 
 def test_who_waits_for_a_restart_is_stopped_at_once() -> None:
     m = member()
-    m.on_exit(0.0)
+    m.on_exit(0.0, "exit 1")
     m.on_stop()
     assert m.state is MemberState.STOPPED
 
@@ -331,7 +331,7 @@ def test_a_row_shows_what_is_known() -> None:
     cells = row(broker, m, ProcessStats("2 bundles", 150 * 1024 * 1024, 0.25)).cells
     assert cells == ("broker-1", "7", "127.0.0.1:6650", "ready", "2 bundles", "150 MiB", "25%", "0")
     assert len(cells) == len(COLUMNS)
-    m.on_exit(0.0)
+    m.on_exit(0.0, "exit 1")
     cells = row(broker, m, ProcessStats("2 bundles", 150 * 1024 * 1024, 0.25)).cells
     assert cells == ("broker-1", "-", "127.0.0.1:6650", "restarting", "-", "-", "-", "0")
 
