@@ -19,7 +19,8 @@ from magnetar.bookkeeper.auth.certificates import common_name
 from magnetar.bookkeeper.auth.errors import CredentialsError, KeyFormatError, RoleNotAllowedError
 from magnetar.bookkeeper.auth.file_state import file_state
 from magnetar.bookkeeper.auth.keys import VerificationKey, file_of, load_key
-from magnetar.bookkeeper.auth.tokens import TokenRules, checked_role, principal_of, verified_claims
+from magnetar.bookkeeper.auth.token_signatures import verified_claims
+from magnetar.bookkeeper.auth.tokens import TokenRules, checked_role, principal_of
 
 logger = logging.getLogger(__name__)
 

@@ -1,8 +1,5 @@
 """Whom a certificate names: the role is the common name (AuthenticationProviderTls)."""
 
-from cryptography import x509
-from cryptography.x509.oid import NameOID
-
 from magnetar.bookkeeper.auth.errors import CredentialsError
 
 
@@ -15,6 +12,10 @@ def common_name(certificate: bytes) -> str | None:
     Raises:
         CredentialsError: not a certificate.
     """
+    # Loaded here: needed with TLS only, and many modules.
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
     try:
         subject = x509.load_der_x509_certificate(certificate).subject
         for part in reversed(subject.rdns):
@@ -29,4 +30,6 @@ def common_name(certificate: bytes) -> str | None:
 
 def end_s(certificate: bytes) -> float:
     """When a certificate ends, seconds since 1970. REQUIRES: TLS has verified it."""
+    from cryptography import x509
+
     return x509.load_der_x509_certificate(certificate).not_valid_after_utc.timestamp()

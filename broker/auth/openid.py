@@ -15,12 +15,12 @@ from jwt.exceptions import PyJWTError
 
 from magnetar.bookkeeper.auth.errors import CredentialsError, KeyFormatError
 from magnetar.bookkeeper.auth.keys import PublicKey, VerificationKey, algorithms_of
+from magnetar.bookkeeper.auth.token_signatures import verified_claims
 from magnetar.bookkeeper.auth.tokens import (
     Principal,
     TokenRules,
     header_of,
     principal_of,
-    verified_claims,
 )
 from magnetar.broker.auth.provider import KeysNeededError
 

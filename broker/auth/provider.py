@@ -3,19 +3,22 @@
 The short ones are here: tokens (bookkeeper/auth/tokens.py reads them) and client certificates.
 """
 
-from typing import Final, Protocol
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
 
 from magnetar.bookkeeper.auth.certificates import common_name
 from magnetar.bookkeeper.auth.errors import CredentialsError
-from magnetar.bookkeeper.auth.keys import VerificationKey
 from magnetar.bookkeeper.auth.tokens import (
     Principal,
     TokenRules,
     checked_role,
     principal_of,
-    verified_claims,
 )
 from magnetar.broker.errors import AuthenticationError
+
+if TYPE_CHECKING:
+    from magnetar.bookkeeper.auth.keys import VerificationKey
 
 REFUSED: Final = "Failed to authenticate"
 """All that a client is told, whatever was wrong (ServerCnx.authenticationFailed)."""
@@ -77,6 +80,9 @@ class TokenProvider:
     def authenticate(
         self, method: str, data: bytes, certificate: bytes | None, now_s: float
     ) -> Principal:
+        # Loaded here: most of a start's cryptography comes with it.
+        from magnetar.bookkeeper.auth.token_signatures import verified_claims
+
         return principal_of(verified_claims(data.strip(), *self._keys), self._rules, now_s)
 
 

@@ -28,7 +28,8 @@ from magnetar.bookkeeper.auth.keys import (
     load_secret_key,
     read_source,
 )
-from magnetar.bookkeeper.auth.tokens import TokenRules, header_of, principal_of, verified_claims
+from magnetar.bookkeeper.auth.token_signatures import verified_claims
+from magnetar.bookkeeper.auth.tokens import TokenRules, header_of, principal_of
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.config import ConfigError
 

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Final
 
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.add_limits import AddLimits
-from magnetar.bookkeeper.auth.bookie_authenticator import BookieAuthenticator
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.cookie import read_instance_id
 from magnetar.bookkeeper.bookie_client import BookieClient
@@ -40,6 +39,7 @@ from magnetar.metadata.errors import MetadataError
 from magnetar.metadata.store import MetadataStore
 
 if TYPE_CHECKING:
+    from magnetar.bookkeeper.auth.bookie_authenticator import BookieAuthenticator
     from magnetar.bookkeeper.bookie.read_only_client import ReaderCheck
     from magnetar.bookkeeper.bookie_protocol.own_login import AdmittedClient
     from magnetar.bookkeeper.bookie_protocol.server import ProtocolServer

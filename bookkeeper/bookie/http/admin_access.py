@@ -4,14 +4,18 @@ As at a broker's port: probes and metrics are open, all else is for the roles th
 the gRPC port, whether there is such a page or not. Decided by the head of a request alone.
 """
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from magnetar.bookkeeper.auth.bookie_authenticator import BookieAuthenticator
 from magnetar.bookkeeper.auth.errors import CredentialsError, RoleNotAllowedError
 from magnetar.bookkeeper.auth.refusal_log import RefusalLog
+
+if TYPE_CHECKING:
+    from magnetar.bookkeeper.auth.bookie_authenticator import BookieAuthenticator
 
 LIVE_PATH: Final = "/livez"
 READY_PATH: Final = "/readyz"

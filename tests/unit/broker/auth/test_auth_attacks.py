@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.bookkeeper.auth import tokens
+from magnetar.bookkeeper.auth import token_signatures
 from magnetar.bookkeeper.auth.errors import CredentialsError, KeyFormatError
 from magnetar.bookkeeper.auth.keys import (
     PublicKey,
@@ -26,7 +26,8 @@ from magnetar.bookkeeper.auth.keys import (
     load_secret_key,
     read_source,
 )
-from magnetar.bookkeeper.auth.tokens import Principal, TokenRules, header_of, verified_claims
+from magnetar.bookkeeper.auth.token_signatures import verified_claims
+from magnetar.bookkeeper.auth.tokens import Principal, TokenRules, header_of
 from magnetar.broker.auth.basic import BasicProvider, parse_htpasswd
 from magnetar.broker.auth.openid import OpenIdProvider, parse_key_set
 from magnetar.broker.auth.provider import KeysNeededError, TokenProvider
@@ -260,7 +261,7 @@ def test_the_library_is_not_asked_about_forgeries(
     def decode_complete(*args: object, **more: object) -> None:
         raise AssertionError("asked")
 
-    monkeypatch.setattr(tokens._JWS, "decode_complete", decode_complete)
+    monkeypatch.setattr(token_signatures._JWS, "decode_complete", decode_complete)
     key, secret = SIGNING[algorithm]
     heads: list[Any] = [{"alg": algorithm}, {"alg": "none"}, {"alg": None}, {"alg": ["HS256"]}]
     for head in (*heads, {}, []):
