@@ -28,7 +28,7 @@ from pathlib import Path
 
 import uvloop
 
-from benchmarks.bookkeeper_cluster import HEAD, Load, Writer
+from benchmarks.bookkeeper_cluster import Load, Writer
 from benchmarks.bookkeeper_reads import READ_BYTES, header, servers, write
 from magnetar.bookkeeper.bookie_protocol.config import ProtocolConfig
 from magnetar.bookkeeper.bookie_protocol.connector import ProtocolConnector
@@ -121,8 +121,8 @@ async def read(
         first = 0
         while first <= reader.last_confirmed and time.perf_counter() < end:
             last = first if bytes_max == 1 else reader.last_confirmed
-            run = await reader.read(first, last, bytes_max, len(HEAD))
-            first += len(run.heads)
+            run = await reader.read(first, last, bytes_max)
+            first += len(run.bodies)
         entries += first
     return measured.cost(entries)
 

@@ -93,8 +93,8 @@ async def read(
     own, begin = time.process_time(), time.perf_counter()
     first, reads = 0, 0
     while first <= reader.last_confirmed:
-        run = await reader.read(first, reader.last_confirmed, READ_BYTES, len(HEAD))
-        first += len(run.heads)
+        run = await reader.read(first, reader.last_confirmed, READ_BYTES)
+        first += len(run.bodies)
         reads += 1
     took, own = time.perf_counter() - begin, time.process_time() - own
     theirs = sum(sum(b.cpu_times()) - before for b, before in zip(bookies, cpu, strict=True))

@@ -1,6 +1,5 @@
 """What a bookie is given of adds at a time, whichever connection they come by."""
 
-import asyncio
 from typing import Protocol
 
 
@@ -22,7 +21,6 @@ class AddLimits:
     def __init__(self, pending_bytes_max: int) -> None:
         self.pending_bytes = 0
         self._pending_bytes_max = pending_bytes_max
-        self._waiting: set[asyncio.Future[None]] = set()
         self._paused: list[PausedReader] = []
 
     def limit(self, pending_bytes_max: int) -> None:
@@ -36,9 +34,6 @@ class AddLimits:
         was_full = self.is_full
         self.pending_bytes -= size
         if was_full and not self.is_full:
-            for waiting in self._waiting:
-                if not waiting.done():
-                    waiting.set_result(None)
             readers, self._paused = self._paused, []
             for reader in readers:
                 reader.read_on()
@@ -51,12 +46,3 @@ class AddLimits:
     def forget(self, reader: PausedReader) -> None:
         if reader in self._paused:
             self._paused.remove(reader)
-
-    async def wait_for_room(self) -> None:
-        while self.is_full:
-            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.add(waiting)
-            try:
-                await waiting
-            finally:
-                self._waiting.discard(waiting)

@@ -165,5 +165,5 @@ class ReadHandle:
 
     async def _read_run(self, first: int, last: int) -> list[bytes]:
         last = min(last, first + _READ_ENTRIES - 1)
-        run = await self._reader.read(first, last, _READ_BYTES, 0)
+        run = await self._reader.read(first, last, _READ_BYTES)
         return [bytes(body) for body in run.bodies]

@@ -167,13 +167,13 @@ class ReadPath:
     async def _run_from(self, ledger_id: int, first: int, last: int, bytes_max: int) -> EntryRun:
         reader = await self._reader(ledger_id)
         try:
-            return await reader.read(first, last, bytes_max, 0)
+            return await reader.read(first, last, bytes_max)
         except LedgerError:
             if self._readers.get(ledger_id) is reader:
                 raise
             # Meanwhile it was closed, or bookies were told to forget it: it is read elsewhere now.
             reader = await self._reader(ledger_id)
-            return await reader.read(first, last, bytes_max, 0)
+            return await reader.read(first, last, bytes_max)
 
     def _split(self, run: EntryRun) -> EntryBatch:
         return EntryBatch(run.ledger_id, run.first, *self._log.config.form.split(run.bodies))

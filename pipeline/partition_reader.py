@@ -209,7 +209,7 @@ class PartitionReader:
         async def ask(entry: int) -> bool:
             async def read() -> Buffer:
                 reader = await self.reader(ledger, ledger.entries - 1)
-                return (await reader.read(entry, entry, 1, 0)).bodies[0]
+                return (await reader.read(entry, entry, 1)).bodies[0]
 
             found = await self.read_patiently(ledger.ledger_id, entry, _SEARCH_PAUSES_S, read)
             position, stored = decode_compacted(found)

@@ -182,7 +182,7 @@ class PlanReader:
             if counts := leading_counts(stored, sizes):
                 return counts, sizes[: len(counts)], positions[: len(counts)]
             last = at  # only this one is read as a whole
-        run = await reader.read(at, last, _RUN_BYTES, 0)
+        run = await reader.read(at, last, _RUN_BYTES)
         positions, stored, sizes = _stored(piece, at, run.bodies, list(map(len, run.bodies)))
         heads, _ = PULSAR_ENTRIES.split(stored)
         return message_counts(heads), sizes, positions

@@ -9,10 +9,9 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
-from magnetar.bookkeeper.client.ledger_reader import EntryRun
 from magnetar.broker.cli.loop_thread import LoopThread
 from magnetar.broker.compaction.compacted_entry import batches_of, decode_compacted
 from magnetar.broker.protocol.stored_entries import PULSAR_ENTRIES
@@ -38,6 +37,16 @@ _WINDOW_BYTES: Final = 8 * 1024 * 1024
 _WINDOW_ENTRIES_MAX: Final = 1024
 
 
+@dataclass(slots=True)
+class SplitEntries:
+    """Consecutive entries of one ledger, from ``first`` on, as two parallel lists."""
+
+    ledger_id: int
+    first: int
+    heads: list[bytes]
+    bodies: list[bytes | memoryview]
+
+
 class SplitReader:
     """Reads one slice; a context manager whose end leaves no thread and no connection.
 
@@ -55,7 +64,7 @@ class SplitReader:
         self._call = self._thread.call
         self._bookies: BookieConnections
         self._partition_reader: PartitionReader
-        self._runs: asyncio.Queue[EntryRun | Exception | None] = asyncio.Queue(_RUNS_AHEAD)
+        self._runs: asyncio.Queue[SplitEntries | Exception | None] = asyncio.Queue(_RUNS_AHEAD)
         self._pump: asyncio.Task[None] | None = None
         self._listed: TopicSnapshot | None = None  # with all of the topic's ledgers
 
@@ -73,7 +82,7 @@ class SplitReader:
         finally:
             self._thread.close()
 
-    def runs(self) -> Iterator[EntryRun]:
+    def runs(self) -> Iterator[SplitEntries]:
         """All entries of the slice, in order.
 
         Raises:
@@ -86,7 +95,7 @@ class SplitReader:
                 raise run
             yield run
 
-    def windows_before(self, ledger_id: int, entry_id: int) -> Iterator[EntryRun]:
+    def windows_before(self, ledger_id: int, entry_id: int) -> Iterator[SplitEntries]:
         """Entries before a position, backwards by windows, each window in ascending order.
 
         Raises:
@@ -122,8 +131,8 @@ class SplitReader:
             last, _ = self._call(find(compacted.ledger, lambda at, _: at < point[:2]))
         return compacted_ranges_between(snapshot, BEGINNING, point, (0, last))
 
-    async def _window(self, piece: EntryRange) -> EntryRun:
-        runs: list[EntryRun] = []
+    async def _window(self, piece: EntryRange) -> SplitEntries:
+        runs: list[SplitEntries] = []
         at = piece.first
         while at < piece.end:
             found = await self._read(piece, at)
@@ -176,18 +185,17 @@ class SplitReader:
         except Exception as error:  # ``runs`` raises it in the reader's thread
             await self._runs.put(error)
 
-    async def _read(self, piece: EntryRange, at: int) -> list[EntryRun]:
+    async def _read(self, piece: EntryRange, at: int) -> list[SplitEntries]:
         """Entries from ``at`` on, at least one; those of a compacted ledger are where they were."""
         last = piece.end - 1
 
-        async def read() -> list[EntryRun]:
+        async def read() -> list[SplitEntries]:
             reader = await self._partition_reader.reader(piece.ledger, last)
-            run = await reader.read(at, last, _RUN_BYTES, 0)
+            run = await reader.read(at, last, _RUN_BYTES)
             if piece.points is None:
-                run.heads, run.bodies = PULSAR_ENTRIES.split(run.bodies)
-                return [run]
+                return [SplitEntries(run.ledger_id, run.first, *PULSAR_ENTRIES.split(run.bodies))]
             batches = batches_of(list(map(decode_compacted, run.bodies)), PULSAR_ENTRIES)
-            return [EntryRun(x.ledger_id, x.first, x.heads, x.bodies) for x in batches]
+            return [SplitEntries(x.ledger_id, x.first, x.heads, x.bodies) for x in batches]
 
         return await self._partition_reader.read_patiently(
             piece.ledger.ledger_id, at, _PAUSES_S, read

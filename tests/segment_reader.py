@@ -50,7 +50,7 @@ class SegmentReader:
         self, answer: dict[str, Any], *, token: str | None = None, trust: bytes = b""
     ) -> None:
         self.answer = answer
-        self.head_bytes: int = answer["headBytes"]
+        assert answer["headBytes"] == 0
         self._token = answer.get("bookieToken", "") if token is None else token
         self._trust = trust
         self._clients: dict[str, OwnBookieClient] = {}
@@ -112,12 +112,12 @@ class SegmentReader:
         found: list[StoredMessage] = []
         size = 0
         while len(found) < end:
-            run = await reader.read(len(found), end - 1, RUN_BYTES_MAX, self.head_bytes)
-            assert run.heads
-            for head, body in zip(run.heads, run.bodies, strict=True):
+            run = await reader.read(len(found), end - 1, RUN_BYTES_MAX)
+            assert run.bodies
+            for body in run.bodies:
                 _, payload = parse_entry_body(body)
                 found.append(StoredMessage(ledger_id, len(found), bytes(payload)))
-                size += len(head) + len(body)
+                size += len(body)
         assert size == row["size"]
         return found
 

@@ -31,7 +31,7 @@ async def tail(url: str, ledger_id: int) -> None:
     entry_id = 0
     while True:
         while entry_id <= reader.last_confirmed:
-            run = await reader.read(entry_id, reader.last_confirmed, 1 << 20, 0)
+            run = await reader.read(entry_id, reader.last_confirmed, 1 << 20)
             for number, body in enumerate(run.bodies, run.first):
                 print(number, bytes(body).decode(), flush=True)
             entry_id = run.first + len(run.bodies)

@@ -49,7 +49,7 @@ async def read_cost(reader: LedgerReader, entries: int) -> float:
     for _ in range(ROUNDS):
         begin = time.perf_counter()
         for _ in range(READS // entries):
-            await reader.read(0, entries - 1, 1 << 20, 32)
+            await reader.read(0, entries - 1, 1 << 20)
         best = min(best, time.perf_counter() - begin)
     return best / (READS // entries) * 1e6
 

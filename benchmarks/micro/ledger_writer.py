@@ -68,13 +68,13 @@ async def append_cost(
 
 
 def read_cost(count: int, body: bytes, as_view: bool) -> float:
-    """Microseconds per entry from packets to heads and bodies."""
+    """Microseconds per entry from packets to bodies."""
     heads, bodies = [bytes(32)] * count, [body] * count
     encoded, _ = encode_heads(1, 0, -1, 0, heads, bodies)
     packets: list[bytes | memoryview] = [h + b for h, b in zip(encoded, bodies, strict=True)]
     if as_view:
         packets = [memoryview(packet) for packet in packets]
-    return best_of(lambda: split_packets(1, 0, packets, 32)) / count * 1e6
+    return best_of(lambda: split_packets(1, 0, packets)) / count * 1e6
 
 
 def best_of(run: Callable[[], object]) -> float:

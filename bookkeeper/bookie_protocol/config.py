@@ -28,8 +28,10 @@ class ProtocolConfig:
         frame_bytes_max: the largest frame either side takes (``nettyMaxFrameSizeBytes``).
         entries_max: adds under way at a bookie; more wait here, as a bookie refuses those above
             10,000 of a thread.
-        backlog_bytes: adds queued and unanswered; above, writers confirm no more until it is less.
-        pending_bytes_max: the same; above, adds are refused with TOO_MANY_REQUESTS.
+        backlog_bytes: adds queued and unanswered; above, writers confirm no more until it is less,
+            so that they go at the slowest bookie's pace.
+        pending_bytes_max: the same, for those who don't wait for confirmations: above, adds are
+            refused with TOO_MANY_REQUESTS, which counts as a failure.
         tls: makes the context of a new connection; None: connections are plain.
         login: what bookies want first; None: nothing.
     """

@@ -1,8 +1,8 @@
 """Reads a ledger up to its last confirmed entry, from whichever replica gives intact bytes.
 
-A run of entries is one request, one reply and two lists; per entry there is only a head, a body and
-their digest. Of a striped ledger (E > Qw) several bookies are asked at a time, each for a stripe of
-the run. Rules: docs/spec/storage.md, "Reads"; where the ledger ends: ``ledger_tail.py``.
+A run of entries is one request, one reply and a list; per entry there is only its body and a
+digest. Of a striped ledger (E > Qw) several bookies are asked at a time, each for a stripe of the
+run. Rules: docs/spec/storage.md, "Reads"; where the ledger ends: ``ledger_tail.py``.
 """
 
 import asyncio
@@ -40,11 +40,10 @@ _DIGESTED_BYTES: Final = PACKET_HEADER_BYTES - 4
 
 @dataclass(slots=True)
 class EntryRun:
-    """Consecutive entries of one ledger, from ``first`` on, as two parallel lists."""
+    """Consecutive entries of one ledger, from ``first`` on."""
 
     ledger_id: int
     first: int
-    heads: list[bytes]
     bodies: list[bytes | memoryview]
 
 
@@ -52,45 +51,30 @@ def split_packets(
     ledger_id: int,
     first: int,
     packets: Sequence[Buffer],
-    head_bytes: int,
     stripe: Stripe = ALL_ENTRIES,
-) -> tuple[list[bytes], list[bytes | memoryview]]:
-    """Heads and bodies of the packets up to the first that is corrupt or of another entry.
+) -> list[bytes | memoryview]:
+    """Bodies of the packets up to the first that is corrupt or of another entry.
 
     They are of the entries of ``stripe`` from ``first`` on.
-
-    Both lists are empty when that is the first packet.
     """
-    heads: list[bytes] = []
     bodies: list[bytes | memoryview] = []
-    unpack = PACKET_HEADER.unpack_from
-    body_at = PACKET_HEADER_BYTES + head_bytes
+    unpack, body_at = PACKET_HEADER.unpack_from, PACKET_HEADER_BYTES
     body: bytes | memoryview
     for entry_id, packet in zip(stripe.ids(first), packets, strict=False):
         size = len(packet)
         if size < body_at:
             break
         found_ledger, found_entry, _, _, digest = unpack(packet)
-        head = bytes(packet[PACKET_HEADER_BYTES:body_at])
         # bytes(...) of a slice of bytes is the slice itself; of a view it is the one copy.
         body = bytes(packet[body_at:]) if size < VIEW_BYTES_MIN else memoryview(packet)[body_at:]
         if (
-            crc32c(body, crc32c(head, crc32c(packet[:_DIGESTED_BYTES]))) != digest
+            crc32c(body, crc32c(packet[:_DIGESTED_BYTES])) != digest
             or found_entry != entry_id
             or found_ledger != ledger_id
         ):
             break
-        heads.append(head)
         bodies.append(body)
-    return heads, bodies
-
-
-@dataclass(slots=True)
-class _ReadOptions:
-    """What a read is for, beside its entries."""
-
-    head_bytes: int
-    failures: list[LedgerError]  # why replicas gave nothing
+    return bodies
 
 
 class LedgerReader(LedgerTail):
@@ -111,13 +95,12 @@ class LedgerReader(LedgerTail):
         self._last_resort = FailedReplicas(self._replicas) if self.metadata.is_striped else None
         self._entry_bytes = 0  # mean size in the last run of a striped ledger; 0: not known
 
-    async def read(self, first: int, last: int, bytes_max: int, head_bytes: int) -> EntryRun:
+    async def read(self, first: int, last: int, bytes_max: int) -> EntryRun:
         """Entries from ``first`` on: at least one, at most up to ``last``.
 
         Args:
             last: inclusive.
             bytes_max: packets beyond the first one stop before this many bytes.
-            head_bytes: where an entry's payload is cut into head and body.
 
         Raises:
             NoSuchEntryError: above ``last_confirmed``, or every replica denies to have it.
@@ -132,41 +115,46 @@ class LedgerReader(LedgerTail):
                 f"{self.last_confirmed}"
             )
         if self._ahead is not None and first == last == self._ahead[0]:
-            run = self._take_ahead(head_bytes)
+            run = self._take_ahead()
             if run is not None:
                 return run
         metadata = self.metadata
-        wanted = _ReadOptions(head_bytes, [])
-        run = await self._read_from(metadata, first, last, bytes_max, wanted)
+        failures: list[LedgerError] = []  # why replicas gave nothing
+        run = await self._read_from(metadata, first, last, bytes_max, failures)
         if run is None:
             # Auto-recovery may have moved the replicas since we read the metadata.
             fresh = await self._require_metadata()
             if fresh.segment_of(first).bookies != metadata.segment_of(first).bookies:
                 self._metadata = fresh
-                run = await self._read_from(fresh, first, last, bytes_max, wanted)
+                run = await self._read_from(fresh, first, last, bytes_max, failures)
         if run is None:
-            raise worst_failure(wanted.failures)
+            raise worst_failure(failures)
         return run
 
-    def _take_ahead(self, head_bytes: int) -> EntryRun | None:
+    def _take_ahead(self) -> EntryRun | None:
         """The entry that came with the news of it, if it is intact."""
         assert self._ahead is not None
         (entry_id, packet), self._ahead = self._ahead, None
-        heads, bodies = split_packets(self.ledger_id, entry_id, [packet], head_bytes)
-        return EntryRun(self.ledger_id, entry_id, heads, bodies) if heads else None
+        bodies = split_packets(self.ledger_id, entry_id, [packet])
+        return EntryRun(self.ledger_id, entry_id, bodies) if bodies else None
 
     async def _read_from(
-        self, metadata: LedgerMetadata, first: int, last: int, bytes_max: int, wanted: _ReadOptions
+        self,
+        metadata: LedgerMetadata,
+        first: int,
+        last: int,
+        bytes_max: int,
+        failures: list[LedgerError],
     ) -> EntryRun | None:
-        """A run from the segment of ``first``; None: ``wanted.failures`` says why."""
+        """A run from the segment of ``first``; None: ``failures`` says why."""
         bookies = metadata.segment_of(first).bookies
         segment_end = metadata.segment_end(first)
         end = last + 1 if segment_end is None else min(last + 1, segment_end)
         bytes_max = min(bytes_max, self._config.read_bytes_max)
         if self._last_resort is not None:
-            return await self._read_striped(metadata, bookies, first, end, bytes_max, wanted)
+            return await self._read_striped(metadata, bookies, first, end, bytes_max, failures)
         if len(bookies) == 1:
-            return await self._ask_for(bookies[0], first, end, bytes_max, wanted)
+            return await self._ask_for(bookies[0], first, end, bytes_max, failures)
         replicas = self._replicas
         start = self._start if replicas.config.sticky else first
         slots = replicas.order(
@@ -174,7 +162,7 @@ class LedgerReader(LedgerTail):
         )
 
         def ask(slot: int) -> Coroutine[Any, Any, EntryRun | None]:
-            return self._ask_for(bookies[slot], first, end, bytes_max, wanted)
+            return self._ask_for(bookies[slot], first, end, bytes_max, failures)
 
         run, place = await self._first_good(bookies, slots, ask)
         if place > 0:
@@ -200,10 +188,10 @@ class LedgerReader(LedgerTail):
         first: int,
         end: int,
         bytes_max: int,
-        wanted: _ReadOptions,
+        failures: list[LedgerError],
         stripe: Stripe = ALL_ENTRIES,
     ) -> EntryRun | None:
-        """Intact entries from one bookie; None: ``wanted.failures`` has one more."""
+        """Intact entries from one bookie; None: ``failures`` has one more."""
         count = stripe.count(first, end)
         try:
             reply = await self._bookies.client(bookie).read_entries(
@@ -215,33 +203,33 @@ class LedgerReader(LedgerTail):
             )
         except LedgerError as error:
             self._replicas.note_code(bookie, error.code)
-            wanted.failures.append(error)
+            failures.append(error)
             return None
         except BookkeeperError as error:
             self._replicas.note_code(bookie, codes.UNAVAILABLE)
-            wanted.failures.append(BookieUnavailableError(f"bookie {bookie}: {error}"))
+            failures.append(BookieUnavailableError(f"bookie {bookie}: {error}"))
             return None
         packets = reply.packets
         if reply.code != codes.OK or not packets:
             code = codes.UNAVAILABLE if reply.code == codes.OK else reply.code
             self._replicas.note_code(bookie, code)
-            wanted.failures.append(
+            failures.append(
                 error_for_code(code, f"ledger {self.ledger_id}: entry {first} on {bookie}")
             )
             return None
         if len(packets) > count:
             packets = packets[:count]
-        heads, bodies = split_packets(self.ledger_id, first, packets, wanted.head_bytes, stripe)
-        if len(heads) < len(packets):
-            self._note_corrupt(stripe.nth(first, len(heads)), bookie)
-            if not heads:
-                wanted.failures.append(
+        bodies = split_packets(self.ledger_id, first, packets, stripe)
+        if len(bodies) < len(packets):
+            self._note_corrupt(stripe.nth(first, len(bodies)), bookie)
+            if not bodies:
+                failures.append(
                     EntryDigestError(
                         f"ledger {self.ledger_id}: entry {first} is corrupt on {bookie}"
                     )
                 )
                 return None
-        return EntryRun(self.ledger_id, first, heads, bodies)
+        return EntryRun(self.ledger_id, first, bodies)
 
     # ---- striped
 
@@ -252,7 +240,7 @@ class LedgerReader(LedgerTail):
         first: int,
         end: int,
         bytes_max: int,
-        wanted: _ReadOptions,
+        failures: list[LedgerError],
     ) -> EntryRun | None:
         """A run put together of stripes, for which bookies are asked at the same time."""
         assert self._last_resort is not None
@@ -262,22 +250,22 @@ class LedgerReader(LedgerTail):
         order = partial(self._last_resort.order, bookies)
         parts = plan_parts(first, end, quorums, order, shift=self._start)
         # Why others than the first one failed doesn't matter: they end the run.
-        wants = [wanted, *(_ReadOptions(wanted.head_bytes, []) for _ in parts[1:])]
+        of_parts = [failures, *(list[LedgerError]() for _ in parts[1:])]
         found = await asyncio.gather(
             *(
-                self._read_part(quorums, bookies, part, end, bytes_max, want)
-                for part, want in zip(parts, wants, strict=True)
+                self._read_part(quorums, bookies, part, end, bytes_max, of_part)
+                for part, of_part in zip(parts, of_parts, strict=True)
             )
         )
         if found[0] is None:
             return None
         stripes = [
-            (part.stripe, zip(run.heads, run.bodies, strict=True))
+            (part.stripe, run.bodies)
             for part, run in zip(parts, found, strict=True)
             if run is not None
         ]
-        heads, bodies = zip(*put_together(stripes, range(first, end), quorums[0]), strict=True)
-        together = EntryRun(self.ledger_id, first, list(heads), list(bodies))
+        bodies = put_together(stripes, range(first, end), quorums[0])
+        together = EntryRun(self.ledger_id, first, bodies)
         self._cut(together, bytes_max)
         return together
 
@@ -288,7 +276,7 @@ class LedgerReader(LedgerTail):
         part: StripeRead,
         end: int,
         bytes_max: int,
-        wanted: _ReadOptions,
+        failures: list[LedgerError],
     ) -> EntryRun | None:
         """From the first replica that has it."""
         resort, stripe = self._last_resort, part.stripe
@@ -300,7 +288,7 @@ class LedgerReader(LedgerTail):
 
         async def ask(slot: int) -> EntryRun | None:
             slot_end, bookie = part.end_at(slot, end, quorums), bookies[slot]
-            run = await self._ask_for(bookie, part.first, slot_end, share, wanted, stripe)
+            run = await self._ask_for(bookie, part.first, slot_end, share, failures, stripe)
             if run is None:
                 resort.note(bookie)
             return run
@@ -309,11 +297,11 @@ class LedgerReader(LedgerTail):
 
     def _cut(self, run: EntryRun, bytes_max: int) -> None:
         """Drop what is above ``bytes_max``, but never the first entry."""
-        heads, bodies = run.heads, run.bodies
-        size = sum(map(len, heads)) + sum(map(len, bodies)) + PACKET_HEADER_BYTES * len(heads)
-        self._entry_bytes = size // len(heads)
-        while size > bytes_max and len(heads) > 1:
-            size -= len(heads.pop()) + len(bodies.pop()) + PACKET_HEADER_BYTES
+        bodies = run.bodies
+        size = sum(map(len, bodies)) + PACKET_HEADER_BYTES * len(bodies)
+        self._entry_bytes = size // len(bodies)
+        while size > bytes_max and len(bodies) > 1:
+            size -= len(bodies.pop()) + PACKET_HEADER_BYTES
 
     def _note_corrupt(self, entry_id: int, bookie: str) -> None:
         self.corrupt_replicas += 1

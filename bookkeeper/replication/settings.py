@@ -232,7 +232,7 @@ class AutoRecoverySettings(ProcessSettings):
     def transport(self) -> TransportConfig:
         return TransportConfig(
             add_timeout_s=self.client_timeout_in_seconds,
-            call_timeout_s=self.client_timeout_in_seconds,
+            read_timeout_s=self.client_timeout_in_seconds,
             entry_bytes_max=self.entry_bytes_max,
             token=self.client_token(),
         )

@@ -2,7 +2,7 @@
 
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from magnetar.bookkeeper.bookie_protocol.config import ProtocolConfig
@@ -22,20 +22,11 @@ _ENTRIES_MAX = 20_000  # under way at a bookie, which bounds their bytes itself
 
 
 @dataclass(frozen=True, slots=True)
-class TransportConfig:
-    """Times in seconds, sizes in bytes.
+class TransportConfig(ProtocolConfig):
+    """Of our own bookies; ``connect_timeout_s`` and what follows it is of gRPC, too.
 
     Attributes:
-        add_timeout_s: a bookie whose oldest add waits longer is given up: its connection is closed.
-        call_timeout_s: of every other call; a long poll has this on top of its own wait.
-        connect_timeout_s: until a connection must be there; adds wait for it meanwhile.
-        backoff_first_s, backoff_max_s: after a failure adds are refused for so long, then a new
-            connection is tried; the time doubles from failure to failure.
         keepalive_s: a silent peer is asked after this time, and given up after as long again.
-        backlog_bytes: adds queued and unanswered per bookie; above, writers confirm no more
-            until it is less, so that they go at the slowest bookie's pace.
-        pending_bytes_max: the same, for those who don't wait for confirmations: above, adds are
-            refused with TOO_MANY_REQUESTS, which counts as a failure.
         entry_bytes_max: the largest packet either side takes.
         connection_bytes_max: what a bookie takes from one connection before it has answered.
         read_bytes_max: read replies a bookie has in memory at a time, all clients together.
@@ -43,14 +34,9 @@ class TransportConfig:
         connections_max: that a bookie accepts; 0: any number.
     """
 
-    add_timeout_s: float = 30.0
-    call_timeout_s: float = 30.0
     connect_timeout_s: float = 5.0
-    backoff_first_s: float = 0.1
-    backoff_max_s: float = 5.0
+    entries_max: int = _ENTRIES_MAX
     keepalive_s: float = 5.0
-    backlog_bytes: int = 64 * _MIB
-    pending_bytes_max: int = 256 * _MIB
     entry_bytes_max: int = 64 * _MIB
     connection_bytes_max: int = 32 * _MIB
     read_bytes_max: int = 64 * _MIB
@@ -66,19 +52,7 @@ class TransportConfig:
         self, login: OwnLogin, tls: Callable[[], ssl.SSLContext] | None = None
     ) -> ProtocolConfig:
         """Of the connections that entries go over."""
-        return ProtocolConfig(
-            add_timeout_s=self.add_timeout_s,
-            read_timeout_s=self.call_timeout_s,
-            connect_timeout_s=self.connect_timeout_s,
-            backoff_first_s=self.backoff_first_s,
-            backoff_max_s=self.backoff_max_s,
-            frame_bytes_max=self.message_bytes_max,
-            entries_max=_ENTRIES_MAX,
-            backlog_bytes=self.backlog_bytes,
-            pending_bytes_max=self.pending_bytes_max,
-            tls=tls,
-            login=login,
-        )
+        return replace(self, frame_bytes_max=self.message_bytes_max, tls=tls, login=login)
 
     def common_options(self) -> ChannelOptions:
         limit = self.message_bytes_max

@@ -260,7 +260,7 @@ class RemoteBookieClient(OwnBookieClient):
         self, name: str, request: Message, reply_type: type[M], wait_s: float = 0.0
     ) -> M:
         """Raises: LedgerError: the call failed; nothing is known about what was asked."""
-        timeout = self._config.call_timeout_s + wait_s
+        timeout = self._config.read_timeout_s + wait_s
 
         async def call(link: _Link) -> M:
             method = link.unary[name]

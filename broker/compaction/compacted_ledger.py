@@ -143,12 +143,12 @@ class CompactedLedger:
         if entry > last:
             return []
         try:
-            return (await opened.reader.read(entry, last, bytes_max, 0)).bodies
+            return (await opened.reader.read(entry, last, bytes_max)).bodies
         except LedgerError:
             if self.copy is self._opened_copy:
                 raise
             # Meanwhile bookies were told to forget it: it is read elsewhere now.
-            return (await (await self.opened()).reader.read(entry, last, bytes_max, 0)).bodies
+            return (await (await self.opened()).reader.read(entry, last, bytes_max)).bodies
 
     async def read_raw(self, entry: int, bytes_max: int) -> list[tuple[Position, Buffer]]:
         """Positions and stored forms of entries from one on, at least one; empty: there is none.

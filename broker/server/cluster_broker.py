@@ -137,7 +137,7 @@ def transport_config(config: BrokerConfig) -> TransportConfig:
     return TransportConfig(
         token=bookie_token(config) if config.apache_store_url is None else "",
         add_timeout_s=timeout_s,
-        call_timeout_s=timeout_s,
+        read_timeout_s=timeout_s,
         # A refusal would end the ledger, so above what producers may have in flight beside the
         # backlog at which their confirmations are held back.
         backlog_bytes=_BACKLOG_BYTES,
@@ -154,7 +154,7 @@ def protocol_config(config: BrokerConfig) -> ProtocolConfig:
         tls=None if tls is None else partial(client_context, tls),
         login=None if config.apache_store_url is None else bookie_login(config),
         add_timeout_s=of_ours.add_timeout_s,
-        read_timeout_s=of_ours.call_timeout_s,
+        read_timeout_s=of_ours.read_timeout_s,
         backlog_bytes=of_ours.backlog_bytes,
         pending_bytes_max=of_ours.pending_bytes_max,
         # As Pulsar sets it, whose bookies are configured to it.

@@ -217,12 +217,12 @@ async def _read_ledger(
         _log.error("%s: ledger %d is empty, its node's position is used", where, ledger_id)
         return None
     place = f"{where}, ledger {ledger_id} entry "
-    run = await reader.read(last, last, _READ_BYTES_MAX, 0)
+    run = await reader.read(last, last, _READ_BYTES_MAX)
     record = await _decoded(run.bodies[0], f"{place}{last}")
     entry_id = first_entry_to_read(last, record, f"{place}{last}")
     replay = ImageReplay()
     while entry_id <= last:
-        run = await reader.read(entry_id, last, _READ_BYTES_MAX, 0)
+        run = await reader.read(entry_id, last, _READ_BYTES_MAX)
         for body in run.bodies:
             record = await _decoded(body, f"{place}{entry_id}")
             replay.on_record(record, f"{place}{entry_id}")

@@ -127,7 +127,7 @@ async def _write_data(job: CopyJob, source: EntryReader, data: Upload) -> CopyIn
     writer = CopyWriter(job.log, ledger_id, job.copy.uuid, job.block_bytes)
     while writer.entries <= last:
         end = min(last, writer.entries + RUN_ENTRIES - 1)
-        run = await source.read(writer.entries, end, RUN_BYTES, 0)
+        run = await source.read(writer.entries, end, RUN_BYTES)
         await data.write(writer.add(run.bodies))
         if writer.is_block_full:
             writer.end_block()

@@ -25,7 +25,7 @@ class CopyReader:
         self.index = index
         self._store, self._data, self._metrics = store, data, metrics
 
-    async def read(self, first: int, last: int, bytes_max: int, head_bytes: int) -> EntryRun:
+    async def read(self, first: int, last: int, bytes_max: int) -> EntryRun:
         """See ``EntryReader``.
 
         Raises:
@@ -41,7 +41,7 @@ class CopyReader:
                 f"ledger {index.ledger_id}: entry {last} is above the last of {index.entries}"
             )
         try:
-            run = await self._read(first, last, bytes_max, head_bytes)
+            run = await self._read(first, last, bytes_max)
         except OSError as error:
             self._metrics.read_errors += 1
             raise OffloadedReadError(f"{self._data}: entry {first}: {error}") from error
@@ -51,19 +51,19 @@ class CopyReader:
         self._metrics.reads += 1
         return run
 
-    async def _read(self, first: int, last: int, bytes_max: int, head_bytes: int) -> EntryRun:
+    async def _read(self, first: int, last: int, bytes_max: int) -> EntryRun:
         entry_id, offset = self.index.before(first)
         end = self.index.end_of(offset, last)
         size = min(end - offset, bytes_max + MARK_BYTES + RECORD_HEAD.size)
-        run = EntryRun(self.index.ledger_id, first, [], [])
+        run = EntryRun(self.index.ledger_id, first, [])
         while True:
             part = await self._store.read(self._data, offset, size)
             self._metrics.read_bytes += len(part)
             if len(part) < size:
                 raise CopyDamagedError(f"{self._data}: ends at {offset + len(part)}")
             records = _Records(self._data, part, offset, entry_id)
-            self._take(run, records, last, bytes_max, head_bytes)
-            if run.heads:
+            self._take(run, records, last, bytes_max)
+            if run.bodies:
                 return run
             # One entry that is larger than what was asked for: now its size is known.
             entry_id, offset = records.entry_id, records.offset
@@ -71,9 +71,7 @@ class CopyReader:
             if not RECORD_HEAD.size < size <= end - offset:
                 raise CopyDamagedError(f"{self._data}: entry {entry_id} at {offset}: {size} bytes")
 
-    def _take(
-        self, run: EntryRun, records: "_Records", last: int, bytes_max: int, head_bytes: int
-    ) -> None:
+    def _take(self, run: EntryRun, records: "_Records", last: int, bytes_max: int) -> None:
         """Moves intact entries into the run, as many as may be."""
         left = bytes_max
         while records.entry_id <= last and records.is_whole:
@@ -81,19 +79,16 @@ class CopyReader:
             if entry_id < run.first:
                 continue
             left -= len(entry)
-            if run.heads and left < 0:
+            if run.bodies and left < 0:
                 return
-            is_intact = digest_of_record(run.ledger_id, entry_id, entry) == digest
-            if not is_intact or len(entry) < head_bytes:
-                if run.heads:
+            if digest_of_record(run.ledger_id, entry_id, entry) != digest:
+                if run.bodies:
                     return  # the next read raises it
                 raise CopyDamagedError(
                     f"{self._data}: entry {entry_id} of ledger {run.ledger_id}, before byte"
                     f" {records.offset}, doesn't fit its CRC32C"
                 )
-            run.heads.append(bytes(entry[:head_bytes]))
-            body = entry[head_bytes:]
-            run.bodies.append(bytes(body) if len(entry) < VIEW_BYTES_MIN else body)
+            run.bodies.append(bytes(entry) if len(entry) < VIEW_BYTES_MIN else entry)
 
 
 class _Records:

@@ -13,7 +13,7 @@ from magnetar.managed_ledger.offload.context import LedgerCopy
 class EntryReader(Protocol):
     """Reads one ledger, from wherever it is; a ``LedgerReader`` is one."""
 
-    async def read(self, first: int, last: int, bytes_max: int, head_bytes: int) -> EntryRun:
+    async def read(self, first: int, last: int, bytes_max: int) -> EntryRun:
         """Entries from ``first`` on: at least one, at most up to ``last``.
 
         Raises:

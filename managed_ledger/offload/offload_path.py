@@ -400,7 +400,7 @@ class OffloadPath:
             return
         # Not without seeing that it is still there, and reachable with today's settings.
         reader = await self._open_copy(ledger.offload.copy)
-        await reader.read(ledger.entries - 1, ledger.entries - 1, 1, 0)
+        await reader.read(ledger.entries - 1, ledger.entries - 1, 1)
         await self._update(lambda x: x.with_copy_state([ledger_id], CopyState.ONLY))
         log.on_ledger_ended(ledger_id)
 
@@ -509,7 +509,7 @@ class TieredReader:
         self._openers = openers
         self._readers: list[EntryReader | None] = [None] * len(openers)
 
-    async def read(self, first: int, last: int, bytes_max: int, head_bytes: int) -> EntryRun:
+    async def read(self, first: int, last: int, bytes_max: int) -> EntryRun:
         """See ``EntryReader``. Raises the preferred copy's error if none has it; but never
         "no such entry" where the other one couldn't be asked.
         """
@@ -519,7 +519,7 @@ class TieredReader:
                 reader = self._readers[place]
                 if reader is None:
                     reader = self._readers[place] = await opener()
-                return await reader.read(first, last, bytes_max, head_bytes)
+                return await reader.read(first, last, bytes_max)
             except BookieTooManyRequestsError:
                 raise  # says nothing about the copy
             except (LedgerError, MetadataError) as error:

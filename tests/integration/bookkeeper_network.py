@@ -31,6 +31,7 @@ from tests.free_port import free_port
 from tests.waiting import eventually as eventually
 
 SMALL = StorageConfig(journal_segment_bytes=4 << 20, journal_extend_bytes=1 << 18)
+HEAD = b"head"
 TRANSPORT = TransportConfig(backoff_first_s=0.02, backoff_max_s=0.1)
 
 
@@ -140,7 +141,7 @@ async def write(
     ledger = await client.create_ledger(quorums)
     for first in range(0, len(bodies), batch):
         part = bodies[first : first + batch]
-        ledger.append([b"head"] * len(part), part)
+        ledger.append([HEAD] * len(part), part)
     await eventually(lambda: ledger.last_confirmed == len(bodies) - 1 or ledger.error is not None)
     assert ledger.error is None, ledger.error
     return ledger
@@ -151,6 +152,6 @@ async def read_all(client: BookKeeperClient, ledger_id: int, *, recover: bool) -
     reader = await client.open_ledger(ledger_id, recover=recover)
     bodies: list[bytes] = []
     while len(bodies) <= reader.last_confirmed:
-        run = await reader.read(len(bodies), reader.last_confirmed, 1 << 20, 4)
-        bodies += map(bytes, run.bodies)
+        run = await reader.read(len(bodies), reader.last_confirmed, 1 << 20)
+        bodies += [bytes(entry).removeprefix(HEAD) for entry in run.bodies]
     return bodies

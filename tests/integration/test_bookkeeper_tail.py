@@ -110,11 +110,11 @@ async def test_the_loser_of_a_race_is_not_waited_for(network: Network) -> None:
 
     slow.read_entries = hang  # type: ignore[method-assign]
     async with asyncio.timeout(30):
-        run = await reader.read(0, 0, 100, 0)
+        run = await reader.read(0, 0, 100)
         assert [bytes(body) for body in run.bodies] == [b"wanted"]
         await asked.wait()
         answers.set()  # what comes too late is left out, and the connection goes on
-        assert len((await reader.read(0, 0, 100, 0)).bodies) == 1
+        assert len((await reader.read(0, 0, 100)).bodies) == 1
 
 
 async def test_a_tail_across_an_ensemble_change(network: Network) -> None:
@@ -135,7 +135,7 @@ async def test_a_tail_across_an_ensemble_change(network: Network) -> None:
     async with asyncio.timeout(60):
         while not reader.is_closed or len(found) <= reader.last_confirmed:
             if len(found) <= reader.last_confirmed:
-                run = await reader.read(len(found), reader.last_confirmed, 1 << 20, 0)
+                run = await reader.read(len(found), reader.last_confirmed, 1 << 20)
                 found += map(bytes, run.bodies)
             else:
                 await reader.wait(len(found) - 1, 30.0)

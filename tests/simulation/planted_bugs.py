@@ -298,9 +298,8 @@ def the_writer_closes_in_spite_of_a_recovery(plant: Plant) -> None:
 
 @bug(CLUSTER, "Reads: digests are checked")
 def readers_show_damaged_bytes(plant: Plant) -> None:
-    def split(_: int, __: int, packets: Any, head_bytes: int, ___: Any) -> Any:
-        at = 36 + head_bytes
-        return [bytes(p[36:at]) for p in packets], [bytes(p[at:]) for p in packets]
+    def split(_: int, __: int, packets: Any, ___: Any) -> Any:
+        return [bytes(p[36:]) for p in packets]
 
     plant.set(ledger_reader, "split_packets", split)
     plant.set(Bookie, "_read", _read_unchecked)

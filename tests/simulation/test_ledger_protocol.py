@@ -231,7 +231,7 @@ class Scenario:
         attempts = self.attempts_max
         while first <= bound:
             try:
-                run = await reader.read(first, bound, 1000, HEAD_BYTES)
+                run = await reader.read(first, bound, 1000)
             except LedgerError:
                 if patient:
                     attempts -= 1
@@ -240,7 +240,7 @@ class Scenario:
                 else:
                     first += 1
                 continue
-            payloads = [h + bytes(b) for h, b in zip(run.heads, run.bodies, strict=True)]
+            payloads = [bytes(body) for body in run.bodies]
             self.world.on_read(first, payloads, bound)
             first += len(payloads)
         return True

@@ -249,7 +249,7 @@ def entries_of(index: CopyIndex, data: bytes) -> list[bytes]:
     reader = CopyReader(index, Here(), "data", OffloadMetrics())  # type: ignore[arg-type]
     found: list[bytes] = []
     while len(found) < index.entries:
-        reading = reader.read(len(found), index.entries - 1, 1 << 20, 0)
+        reading = reader.read(len(found), index.entries - 1, 1 << 20)
         try:
             reading.send(None)
         except StopIteration as answer:

@@ -247,14 +247,14 @@ class ClusterScenario:
         failure: LedgerError | None = None
         while first <= bound:
             try:
-                run = await reader.read(first, bound, 1500, HEAD_BYTES)
+                run = await reader.read(first, bound, 1500)
             except LedgerError as error:
                 if isinstance(error, NoSuchEntryError):
                     checker.on_no_entry(history, first)
                 failure = failure or error
                 first += 1
                 continue
-            payloads = [h + bytes(b) for h, b in zip(run.heads, run.bodies, strict=True)]
+            payloads = [bytes(body) for body in run.bodies]
             checker.on_payloads(history, first, payloads, bound)
             first += len(payloads)
         return failure

@@ -239,7 +239,6 @@ class FakeWriter:
 class Run:
     ledger_id: int
     first: int
-    heads: list[bytes]
     bodies: list[bytes]
 
 
@@ -249,8 +248,7 @@ class FakeReader:
         self.last_confirmed = len(ledger.bodies) - 1
         self._ledger = ledger
 
-    async def read(self, first: int, last: int, bytes_max: int, head_bytes: int) -> Run:
-        assert head_bytes == 0
+    async def read(self, first: int, last: int, bytes_max: int) -> Run:
         if not 0 <= first <= last <= self.last_confirmed:
             raise NoSuchEntryError(f"{first}..{last}")
         bodies: list[bytes] = []
@@ -260,7 +258,7 @@ class FakeReader:
             if bodies and size > bytes_max:
                 break
             bodies.append(body)
-        return Run(self.ledger_id, first, [b""] * len(bodies), bodies)
+        return Run(self.ledger_id, first, bodies)
 
 
 class FakeBookKeeper:

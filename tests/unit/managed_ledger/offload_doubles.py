@@ -20,11 +20,9 @@ class ListedLedger:
         self.entries = entries
         self.count_max = count_max
 
-    async def read(self, first: int, last: int, bytes_max: int, head_bytes: int) -> EntryRun:
+    async def read(self, first: int, last: int, bytes_max: int) -> EntryRun:
         found = list(self.entries[first : min(last + 1, first + self.count_max)])
-        return EntryRun(
-            5, first, [x[:head_bytes] for x in found], [memoryview(x)[head_bytes:] for x in found]
-        )
+        return EntryRun(5, first, [memoryview(x) for x in found])
 
 
 class MemoryStore:

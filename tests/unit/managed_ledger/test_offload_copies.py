@@ -33,15 +33,12 @@ from tests.unit.managed_ledger.offload_doubles import (
 )
 
 
-async def read_all(
-    reader: EntryReader, count: int, bytes_max: int = 300, head_bytes: int = 2
-) -> list[bytes]:
+async def read_all(reader: EntryReader, count: int, bytes_max: int = 300) -> list[bytes]:
     found: list[bytes] = []
     while len(found) < count:
-        run = await reader.read(len(found), count - 1, bytes_max, head_bytes)
+        run = await reader.read(len(found), count - 1, bytes_max)
         assert (run.ledger_id, run.first) == (5, len(found))
-        assert all(len(head) == head_bytes for head in run.heads)
-        found += [bytes(h) + bytes(b) for h, b in zip(run.heads, run.bodies, strict=True)]
+        found += list(map(bytes, run.bodies))
     return found
 
 
@@ -65,7 +62,7 @@ def test_what_is_copied_is_read_back(
         reader = await offloader.open(job.copy)
         assert await read_all(reader, len(entries), bytes_max) == entries
         first = start % len(entries)
-        run = await reader.read(first, len(entries) - 1, bytes_max, 0)
+        run = await reader.read(first, len(entries) - 1, bytes_max)
         assert [bytes(x) for x in run.bodies] == entries[first : first + len(run.bodies)]
         assert sum(map(len, run.bodies)) <= max(bytes_max, len(entries[first]))
 
@@ -80,12 +77,12 @@ async def test_entries_larger_than_a_read() -> None:
     job = job_of(entries, 4 * MARK_BYTES)
     await offloader.offload(job, ListedLedger(entries, 2))
     reader = await offloader.open(job.copy)
-    assert await read_all(reader, len(entries), 100, 0) == entries
+    assert await read_all(reader, len(entries), 100) == entries
     for number, entry in enumerate(entries):
-        run = await reader.read(number, number, 1, 0)
+        run = await reader.read(number, number, 1)
         assert [bytes(x) for x in run.bodies] == [entry]
     with pytest.raises(NoSuchEntryError, match="above the last"):
-        await reader.read(0, len(entries), 1, 0)
+        await reader.read(0, len(entries), 1)
 
 
 ENTRIES = [bytes([65 + number]) * 40 for number in range(30)]
@@ -133,7 +130,7 @@ async def test_what_is_gone_or_cut_is_damage_and_no_missing_entry() -> None:
     with pytest.raises(CopyDamagedError, match="were written"):
         await offloader.open(job.copy)
     with pytest.raises(CopyDamagedError, match="ends at"):
-        await reader.read(29, 29, 100, 0)
+        await reader.read(29, 29, 100)
     other = replace(job.copy, uuid=UUID.replace("5", "6"))
     with pytest.raises(CopyDamagedError, match="no such object"):
         await offloader.open(other)
@@ -141,7 +138,7 @@ async def test_what_is_gone_or_cut_is_damage_and_no_missing_entry() -> None:
     await offloader.delete(job.copy)  # a missing one is success
     assert store.objects == {}
     with pytest.raises(OffloadedReadError):
-        await reader.read(0, 0, 100, 0)
+        await reader.read(0, 0, 100)
     with pytest.raises(CopyDamagedError, match="no such object"):
         await offloader.open(job.copy)
     assert offloader.metrics.read_errors == 5
@@ -174,10 +171,10 @@ async def test_a_failing_source_and_a_cancelled_copy_leave_nothing() -> None:
     job = job_of(ENTRIES)
 
     class Failing(ListedLedger):
-        async def read(self, first: int, last: int, bytes_max: int, head_bytes: int) -> EntryRun:
+        async def read(self, first: int, last: int, bytes_max: int) -> EntryRun:
             if first:
                 raise LedgerError("no bookie")
-            return await super().read(first, last, bytes_max, head_bytes)
+            return await super().read(first, last, bytes_max)
 
     with pytest.raises(LedgerError, match="no bookie"):
         await offloader.offload(job, Failing(ENTRIES))
@@ -226,11 +223,11 @@ async def test_copies_are_files(files: FilesystemOffloader, tmp_path: Path) -> N
     data[70] ^= 4
     found[0].write_bytes(data)
     with pytest.raises(CopyDamagedError, match=r"entry 0 of ledger 5.*CRC32C"):
-        await reader.read(0, 0, 100, 0)
+        await reader.read(0, 0, 100)
     await files.delete(job.copy)
     assert files_below(tmp_path) == []
     with pytest.raises(OffloadedReadError, match="No such file"):
-        await reader.read(0, 0, 100, 0)
+        await reader.read(0, 0, 100)
 
 
 async def test_what_a_crash_left_of_a_copy_is_deleted_with_it(
@@ -248,11 +245,11 @@ async def test_a_cancelled_copy_leaves_no_file(files: FilesystemOffloader, tmp_p
     reached = asyncio.Event()
 
     class Endless(ListedLedger):
-        async def read(self, first: int, last: int, bytes_max: int, head_bytes: int) -> EntryRun:
+        async def read(self, first: int, last: int, bytes_max: int) -> EntryRun:
             if first:
                 reached.set()
                 await asyncio.Event().wait()
-            return await super().read(first, last, bytes_max, head_bytes)
+            return await super().read(first, last, bytes_max)
 
     copying = asyncio.create_task(files.offload(file_job(tmp_path), Endless(ENTRIES)))
     await reached.wait()

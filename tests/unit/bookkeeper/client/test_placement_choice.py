@@ -251,5 +251,5 @@ async def test_a_ledger_over_fewer_bookies_says_so_in_its_metadata(cluster: Clus
     await eventually(lambda: writer.last_confirmed == 1)
     await writer.close()
     reader = await client.open_ledger(writer.ledger_id, recover=False)
-    run = await reader.read(0, 1, 1 << 20, 0)
+    run = await reader.read(0, 1, 1 << 20)
     assert [*map(bytes, run.bodies)][:1] == [b"one"]

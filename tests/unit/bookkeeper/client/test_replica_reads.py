@@ -24,7 +24,7 @@ from magnetar.bookkeeper.service_info import ServiceInfo
 from magnetar.bookkeeper.transport import ReadReply, ReadRequest
 from tests.simulation.model_bookie import ModelBookieClient
 from tests.unit.bookkeeper.client.conftest import Cluster, eventually
-from tests.unit.bookkeeper.client.test_client import batch, write
+from tests.unit.bookkeeper.client.test_client import batch, entries, write
 
 FAST = SpeculationConfig(5, 5)
 
@@ -77,8 +77,8 @@ class Hung:
 async def test_one_request_brings_the_run(cluster: Cluster) -> None:
     cluster.add_bookies(3)
     writer = await three_copies(cluster)
-    run = await writer.reader().read(5, 19, 1 << 20, 10)
-    assert (run.heads, run.bodies) == batch(5, 15)
+    run = await writer.reader().read(5, 19, 1 << 20)
+    assert run.bodies == entries(5, 15)
     assert [read for client in members(cluster, writer) for read in client.reads] == [(5, 15)]
 
 
@@ -87,16 +87,16 @@ async def test_bytes_bound_the_run_but_not_the_first_entry(cluster: Cluster) -> 
     writer = await three_copies(cluster)
     size = 36 + sum(len(part[0]) for part in batch(0, 1))
     reader = writer.reader()
-    assert len((await reader.read(0, 19, 3 * size, 10)).heads) == 3
-    assert len((await reader.read(0, 19, 3 * size - 1, 10)).heads) == 2
-    assert len((await reader.read(0, 19, 0, 10)).heads) == 1
+    assert len((await reader.read(0, 19, 3 * size)).bodies) == 3
+    assert len((await reader.read(0, 19, 3 * size - 1)).bodies) == 2
+    assert len((await reader.read(0, 19, 0)).bodies) == 1
 
 
 async def test_the_clients_own_limit_holds(cluster: Cluster) -> None:
     cluster.add_bookies(3)
     cluster.client._config = ClientConfig(read_bytes_max=1)
     writer = await three_copies(cluster)
-    assert len((await writer.reader().read(0, 19, 1 << 30, 10)).heads) == 1
+    assert len((await writer.reader().read(0, 19, 1 << 30)).bodies) == 1
 
 
 async def test_a_missing_entry_ends_the_run_and_is_read_elsewhere(cluster: Cluster) -> None:
@@ -105,10 +105,10 @@ async def test_a_missing_entry_ends_the_run_and_is_read_elsewhere(cluster: Clust
     reader = writer.reader()
     first = members(cluster, writer)[reader._start]
     del first.bookie.ledgers[writer.ledger_id].entries[7]
-    run = await reader.read(0, 19, 1 << 20, 10)
-    assert len(run.heads) == 7
-    run = await reader.read(7, 19, 1 << 20, 10)  # "no such entry" of one isn't the last word
-    assert (run.heads, run.bodies) == batch(7, 13)
+    run = await reader.read(0, 19, 1 << 20)
+    assert len(run.bodies) == 7
+    run = await reader.read(7, 19, 1 << 20)  # "no such entry" of one isn't the last word
+    assert run.bodies == entries(7, 13)
 
 
 async def test_no_entry_is_asked_for_above_the_last_confirmed(cluster: Cluster) -> None:
@@ -121,10 +121,10 @@ async def test_no_entry_is_asked_for_above_the_last_confirmed(cluster: Cluster) 
         client.release()  # one copy of 20..24: stored, but not confirmed
     reader = writer.reader()
     with pytest.raises(NoSuchEntryError, match="above the last confirmed"):
-        await reader.read(15, 20, 1 << 20, 10)
+        await reader.read(15, 20, 1 << 20)
     for _ in range(3):  # from each replica
-        run = await reader.read(15, 19, 1 << 20, 10)
-        assert (run.heads, run.bodies) == batch(15, 5)
+        run = await reader.read(15, 19, 1 << 20)
+        assert run.bodies == entries(15, 5)
         reader._start = (reader._start + 1) % 3
 
 
@@ -134,9 +134,9 @@ async def test_a_bad_digest_later_on_shortens_the_run(cluster: Cluster) -> None:
     reader = writer.reader()
     bad = members(cluster, writer)[reader._start]
     bad.bookie.corrupt(writer.ledger_id, 4)
-    assert len((await reader.read(0, 19, 1 << 20, 10)).heads) == 4
-    run = await reader.read(4, 19, 1 << 20, 10)  # first now: the next replica gives it
-    assert (run.heads, run.bodies) == batch(4, 16)
+    assert len((await reader.read(0, 19, 1 << 20)).bodies) == 4
+    run = await reader.read(4, 19, 1 << 20)  # first now: the next replica gives it
+    assert run.bodies == entries(4, 16)
     assert reader.corrupt_replicas == 2
 
 
@@ -151,8 +151,8 @@ async def test_a_bad_copy_is_reported_once_and_counted(cluster: Cluster) -> None
     reader = writer.reader()
     for start in (0, 1, 2, 0, 1):
         reader._start = start
-        run = await reader.read(3, 3, 1 << 20, 10)
-        assert (run.heads, run.bodies) == batch(3, 1)
+        run = await reader.read(3, 3, 1 << 20)
+        assert run.bodies == entries(3, 1)
     metrics = cluster.client.replicas.metrics
     await eventually(lambda: metrics.reported == 2)
     assert metrics.corrupt >= 3
@@ -176,7 +176,7 @@ async def test_a_report_that_fails_is_sent_again(cluster: Cluster) -> None:
     bookie.report_corrupt = report  # type: ignore[method-assign]
     for count in (1, 2):
         with pytest.raises(EntryDigestError):
-            await writer.reader().read(1, 1, 100, 10)
+            await writer.reader().read(1, 1, 100)
         await eventually(lambda count=count: len(told) == count)
         await eventually(lambda: not cluster.client.replicas._reports)
     assert cluster.client.replicas.metrics.reported == 1
@@ -204,8 +204,8 @@ async def asked(cluster: Cluster, writer: AsyncLedgerWriter) -> list[str]:
 
     for name, client in cluster.clients.items():
         client.on_read = note(name)
-    run = await writer.reader().read(2, 2, 1 << 20, 10)
-    assert (run.heads, run.bodies) == batch(2, 1)
+    run = await writer.reader().read(2, 2, 1 << 20)
+    assert run.bodies == entries(2, 1)
     return order
 
 
@@ -247,7 +247,7 @@ async def test_striped_reads_stay_in_the_zone_where_they_can(zones: Cluster) -> 
     await write(writer, 20)
     for client in zones.clients.values():
         client.reads.clear()
-    await writer.reader().read(0, 19, 1 << 20, 10)
+    await writer.reader().read(0, 19, 1 << 20)
     assert not zones.clients["b0"].reads
     assert not zones.clients["b1"].reads
 
@@ -258,7 +258,7 @@ async def test_without_stickiness_reads_rotate(cluster: Cluster) -> None:
     writer = await three_copies(cluster)
     reader = writer.reader()
     for entry_id in range(6):
-        await reader.read(entry_id, entry_id, 100, 10)
+        await reader.read(entry_id, entry_id, 100)
     assert [len(client.reads) for client in members(cluster, writer)] == [2, 2, 2]
 
 
@@ -272,13 +272,13 @@ async def test_a_slow_replica_is_not_waited_for(cluster: Cluster) -> None:
     reader = writer.reader()
     hung = Hung(members(cluster, writer)[reader._start])
     async with asyncio.timeout(30):
-        run = await reader.read(0, 19, 1 << 20, 10)
-    assert (run.heads, run.bodies) == batch(0, 20)
+        run = await reader.read(0, 19, 1 << 20)
+    assert run.bodies == entries(0, 20)
     metrics = cluster.client.replicas.metrics
     assert metrics.speculative >= 1
     assert metrics.speculative_won == 1
     await eventually(lambda: hung.cancelled == 1)
-    run = await reader.read(0, 19, 1 << 20, 10)  # and not asked first any more
+    run = await reader.read(0, 19, 1 << 20)  # and not asked first any more
     assert hung.asked == 1
 
 
@@ -292,12 +292,12 @@ async def test_a_corrupt_rival_does_not_win(cluster: Cluster) -> None:
     hung = Hung(clients[reader._start])
     rival = clients[1 - reader._start]
     rival.bookie.corrupt(writer.ledger_id, 0)
-    read = asyncio.create_task(reader.read(0, 4, 1 << 20, 10))
+    read = asyncio.create_task(reader.read(0, 4, 1 << 20))
     await eventually(lambda: bool(rival.reads))
     assert not read.done()
     hung.open.set()
     run = await read
-    assert (run.heads, run.bodies) == batch(0, 5)
+    assert run.bodies == entries(0, 5)
     assert reader.corrupt_replicas == 1
 
 
@@ -307,13 +307,13 @@ async def test_slow_bookies_are_asked_later_for_a_while(cluster: Cluster) -> Non
     writer = await three_copies(cluster)
     slow = members(cluster, writer)[writer.reader()._start]
     hung = Hung(slow)
-    await writer.reader().read(0, 0, 100, 10)
+    await writer.reader().read(0, 0, 100)
     assert hung.asked == 1
     await writer.close()
     other = await cluster.client.open_ledger(writer.ledger_id, recover=False)
     for start in range(3):
         other._start = start
-        await other.read(0, 0, 100, 10)
+        await other.read(0, 0, 100)
     assert hung.asked == 1
 
 
@@ -333,5 +333,5 @@ async def test_one_replica_costs_no_task_and_no_timer(
     with monkeypatch.context() as patch:
         for name in ("create_task", "call_soon", "call_later", "call_at", "create_future"):
             patch.setattr(loop, name, never)
-        run = await writer.reader().read(0, 4, 1 << 20, 10)
-    assert (run.heads, run.bodies) == batch(0, 5)
+        run = await writer.reader().read(0, 4, 1 << 20)
+    assert run.bodies == entries(0, 5)

@@ -17,7 +17,7 @@ from magnetar.bookkeeper.errors import NoSuchEntryError
 from magnetar.bookkeeper.transport import ReadReply, ReadRequest
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.unit.bookkeeper.client.conftest import Cluster, eventually
-from tests.unit.bookkeeper.client.test_client import batch, created, write, written
+from tests.unit.bookkeeper.client.test_client import created, entries, write, written
 
 PAIRS = [(e, qw) for e in range(1, 8) for qw in range(1, e + 1)]
 
@@ -108,12 +108,12 @@ async def test_any_read_of_any_ledger(
     reader = writer.reader()
     for first, count in reads:
         last = min(39, first + count - 1)
-        run = await reader.read(first, last, bytes_max, 10)
+        run = await reader.read(first, last, bytes_max)
         assert run.first == first
-        assert 1 <= len(run.heads) <= last - first + 1
-        assert (run.heads, run.bodies) == batch(first, len(run.heads))
-        size_of_rest = sum(36 + len(h) + len(b) for h, b in zip(run.heads, run.bodies, strict=True))
-        assert len(run.heads) == 1 or size_of_rest <= bytes_max
+        assert 1 <= len(run.bodies) <= last - first + 1
+        assert run.bodies == entries(first, len(run.bodies))
+        size_of_rest = sum(36 + len(body) for body in run.bodies)
+        assert len(run.bodies) == 1 or size_of_rest <= bytes_max
     await store.close()
 
 
@@ -122,8 +122,8 @@ async def test_bookies_are_asked_at_the_same_time(cluster: Cluster) -> None:
     writer = await written(cluster, LedgerConfig(5, 3, 2), 60)
     for client in cluster.clients.values():
         client.reads.clear()
-    run = await writer.reader().read(0, 59, 1 << 20, 10)
-    assert (run.heads, run.bodies) == batch(0, 60)
+    run = await writer.reader().read(0, 59, 1 << 20)
+    assert run.bodies == entries(0, 60)
     assert sum(len(client.reads) for client in cluster.clients.values()) == 2  # 3 and 2 of each 5
 
 
@@ -136,9 +136,9 @@ async def test_who_is_away_costs_a_request_now_and_then(cluster: Cluster) -> Non
             client.reads.clear()
         reader, first = writer.reader(), 0
         while first < 300:
-            run = await reader.read(first, 299, 1 << 20, 10)
-            assert (run.heads, run.bodies) == batch(first, len(run.heads))
-            first += len(run.heads)
+            run = await reader.read(first, 299, 1 << 20)
+            assert run.bodies == entries(first, len(run.bodies))
+            first += len(run.bodies)
         assert sum(len(client.reads) for client in cluster.clients.values()) <= 6
         away.up = True
 
@@ -148,11 +148,11 @@ async def test_reads_become_fewer_when_entries_are_large(cluster: Cluster) -> No
     writer.append([b"head"] * 30, [bytes(1000)] * 30)
     await eventually(lambda: writer.last_confirmed == 29)
     reader = writer.reader()
-    await reader.read(0, 29, 4500, 4)
+    await reader.read(0, 29, 4500)
     for client in cluster.clients.values():
         client.reads.clear()
-    run = await reader.read(10, 29, 4500, 4)
-    assert len(run.heads) == 4
+    run = await reader.read(10, 29, 4500)
+    assert len(run.bodies) == 4
     asked = [count for client in cluster.clients.values() for _, count in client.reads]
     assert sum(asked) == 4  # 1,040 bytes each
 
@@ -164,12 +164,12 @@ async def test_a_hole_in_a_later_run_only_shortens_the_read(cluster: Cluster) ->
     del holders[0].ledgers[ledger_id].entries[9]
     reader, found = writer.reader(), 0
     while found < 20:
-        run = await reader.read(found, 19, 1 << 20, 10)
-        assert (run.heads, run.bodies) == batch(found, len(run.heads))
-        found += len(run.heads)
+        run = await reader.read(found, 19, 1 << 20)
+        assert run.bodies == entries(found, len(run.bodies))
+        found += len(run.bodies)
     del holders[1].ledgers[ledger_id].entries[9]
     with pytest.raises(NoSuchEntryError):
-        await reader.read(9, 19, 1 << 20, 10)
+        await reader.read(9, 19, 1 << 20)
 
 
 async def test_a_corrupt_entry_of_a_later_run_is_reported_and_read_elsewhere(
@@ -182,8 +182,8 @@ async def test_a_corrupt_entry_of_a_later_run_is_reported_and_read_elsewhere(
     victim = next(b for b in cluster.bookies.values() if 7 in b.ledgers[writer.ledger_id].entries)
     victim.corrupt(writer.ledger_id, 7)
     for first in range(12):
-        run = await reader.read(first, 11, 1 << 20, 10)
-        assert (run.heads, run.bodies) == batch(first, len(run.heads))
+        run = await reader.read(first, 11, 1 << 20)
+        assert run.bodies == entries(first, len(run.bodies))
     assert set(corrupt) == {(writer.ledger_id, 7, victim.bookie_id)}
 
 
@@ -205,5 +205,5 @@ async def test_a_bookie_that_gives_more_than_its_share_is_cut(cluster: Cluster) 
             return ReadReply(codes.OK, request.first, given)
 
         client.read_entries = all_of_it  # type: ignore[method-assign]
-    run = await writer.reader().read(0, 8, 1 << 20, 10)
-    assert (run.heads, run.bodies) == batch(0, 9)
+    run = await writer.reader().read(0, 8, 1 << 20)
+    assert run.bodies == entries(0, 9)

@@ -16,7 +16,14 @@ from magnetar.bookkeeper.errors import (
     WriteFailedError,
 )
 from tests.unit.bookkeeper.client.conftest import Cluster, eventually
-from tests.unit.bookkeeper.client.test_client import batch, created, payload_bytes, read_all, write
+from tests.unit.bookkeeper.client.test_client import (
+    batch,
+    created,
+    entries,
+    payload_bytes,
+    read_all,
+    write,
+)
 
 LONG = 30.0
 
@@ -151,11 +158,11 @@ async def test_written_then_forced_then_readable(cluster: Cluster) -> None:
     await eventually(lambda: written == [4])
     assert (confirmed, writer.last_confirmed) == ([], -1)
     with pytest.raises(NoSuchEntryError):
-        await writer.reader().read(0, 0, 100, 10)
+        await writer.reader().read(0, 0, 100)
     assert await writer.force() == 4
     assert confirmed == [4]
-    run = await writer.reader().read(0, 4, 1 << 20, 10)
-    assert (run.heads, run.bodies) == batch(0, 5)
+    run = await writer.reader().read(0, 4, 1 << 20)
+    assert run.bodies == entries(0, 5)
     assert await writer.force() == 4  # nothing new
     assert all(not b.ledgers[writer.ledger_id].unsynced for b in cluster.bookies.values())
 

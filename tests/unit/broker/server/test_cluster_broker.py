@@ -15,7 +15,7 @@ def test_bookies_are_talked_to_with_the_brokers_limits() -> None:
         max_message_size=80 << 20,
     )
     transport = transport_config(config)
-    assert (transport.add_timeout_s, transport.call_timeout_s) == (7, 7)
+    assert (transport.add_timeout_s, transport.read_timeout_s) == (7, 7)
     assert transport.pending_bytes_max >= transport.backlog_bytes + (100 << 20)
     assert transport.entry_bytes_max > 80 << 20
     assert transport_config(BrokerConfig()).entry_bytes_max == 64 << 20
