@@ -8,6 +8,7 @@ from urllib.parse import unquote_plus
 import orjson
 from fastapi import Depends, Query, Request
 from pydantic import AfterValidator, TypeAdapter, ValidationError
+from starlette.requests import ClientDisconnect
 
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.protocol.messages import HEAVY_BYTES
@@ -193,7 +194,7 @@ async def read_body(request: Request) -> bytes:
                 400, f"Request of {length} bytes is larger than httpMaxRequestSize {limit}"
             )
         if int(length) < _LARGE_BODY:
-            return await request.body()
+            return await _small_body(request)
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
@@ -202,6 +203,18 @@ async def read_body(request: Request) -> bytes:
         _charge(request, len(part))
         parts.append(part)
     return b"".join(parts)
+
+
+async def _small_body(request: Request) -> bytes:
+    """Not ``Request.body``: that is a generator and two lists for the one piece that comes."""
+    body, has_more = b"", True
+    while has_more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        body += message.get("body", b"")
+        has_more = message.get("more_body", False)
+    return body
 
 
 def _charge(request: Request, size: int) -> None:

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.routing import Match
 
 from magnetar.broker.errors import BrokerError
 from magnetar.broker.http.page_answers import refusal_for
@@ -39,13 +38,9 @@ from magnetar.metadata.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Iterator
 
-    from starlette.applications import Starlette
-    from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
-
-    Redirection = Callable[[Request, Exception], Awaitable[Response | None]]
 
 logger = logging.getLogger(__name__)
 
@@ -137,44 +132,3 @@ def response_of(error: Exception) -> Response:
     request_id = REQUEST_ID.get() or secrets.token_hex(6)
     logger.error("request %s failed", request_id, exc_info=error)
     return error_response(500, f"Internal server error, see the broker's log for {request_id}")
-
-
-def _methods(app: Starlette, request: Request) -> list[str]:
-    """The methods of the path; the framework names one route's, and each has one."""
-    asked = {key: request.scope[key] for key in ("type", "path", "root_path", "headers")}
-    return [
-        method
-        for method in ("GET", "HEAD", "PUT", "POST", "DELETE")
-        if any(
-            route.matches({**asked, "method": method})[0] == Match.FULL
-            for route in app.router.routes
-        )
-    ]
-
-
-def install_error_handlers(app: Starlette, redirection: Redirection) -> None:
-    """
-    Args:
-        redirection: where a request belongs that failed here; None: nowhere else.
-    """
-
-    async def handle(request: Request, error: Exception) -> Response:
-        if (elsewhere := await redirection(request, error)) is not None:
-            return elsewhere
-        answer = response_of(error)
-        if isinstance(error, HTTPException) and error.status_code == 405:
-            answer.headers["Allow"] = ", ".join(_methods(app, request))
-        return refusal_for(request.scope, answer)
-
-    for kind in (
-        ApiError,
-        RedirectError,
-        BrokerError,
-        InvalidTopicNameError,
-        RequestValidationError,
-        HTTPException,
-        ValueTooLargeError,
-        *_UNAVAILABLE,
-        *_CHANGING,
-    ):
-        app.add_exception_handler(kind, handle)

@@ -292,3 +292,11 @@ def test_a_document_that_is_too_large_is_not_even_read(tmp_path: Path) -> None:
             answer = http.request(method, path, content=body, headers=headers)
             assert answer.status_code == 413, (path, answer.text)
             assert answer.json()["reason"] == f"A body of {len(body)} bytes, 4194304 at most"
+
+
+def test_a_client_cannot_say_that_it_is_another(client: httpx.Client) -> None:
+    """Without webServiceTrustXForwardedFor; whatever the server below would believe."""
+    path = "/admin/v2/namespaces/public/forwarded"
+    assert client.put(path, headers={"X-Forwarded-For": "192.0.2.7"}).status_code == 204
+    (change,) = client.get("/admin/v2/audit", params={"path": path}).json()["changes"]
+    assert change["address"].startswith("127.0.0.1:")

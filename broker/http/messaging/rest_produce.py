@@ -78,7 +78,12 @@ class _Call:
                 "schemaVersion": self.schema_version,
             }
         self.left -= count
-        if self.left == 0 and not self.answered.done():
+        if self.left == 0:
+            self.end()
+
+    def end(self) -> None:
+        """Wake up who waits for the results, with those that there are."""
+        if not self.answered.done():
             self.answered.set_result(None)
 
 
@@ -309,8 +314,12 @@ async def _publish(
 
 async def _answers(call: _Call) -> list[dict[str, Any]]:
     if call.left:
-        done, _ = await asyncio.wait((call.answered,), timeout=ANSWER_TIMEOUT_S)
-        if not done:
+        timer = asyncio.get_running_loop().call_later(ANSWER_TIMEOUT_S, call.end)
+        try:
+            await call.answered
+        finally:
+            timer.cancel()
+        if call.left:
             late = ServiceNotReadyError("The storage did not answer in time")
             timeout = failure(late, call.schema_version)
             return [result or timeout for result in call.results]

@@ -86,11 +86,12 @@ class Route(routing.Route):
         """``options``: ``APIRoute``'s."""
         super().__init__(
             path,
-            self._answer,
+            self.answer,
             name=options["name"],
             include_in_schema=options["include_in_schema"],
         )
         self.methods = {method}  # without HEAD
+        self.method = method
         self.access, self.mode = access, mode
         self._function, self._options = function, options
 
@@ -117,7 +118,8 @@ class Route(routing.Route):
             child_scope["route"] = self
         return match, child_scope
 
-    async def _answer(self, request: Request) -> Response:
+    async def answer(self, request: Request) -> Response:
+        """Of a request whose ``path_params`` are known. Raises whatever its function does."""
         if request.scope["app"].state.access is not None:
             await authorize(request, self.access)
         if self.mode is not RoutingMode.LOCAL:

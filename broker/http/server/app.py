@@ -6,10 +6,8 @@ import time
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
 
-from magnetar.broker.http.errors import install_error_handlers
 from magnetar.broker.http.messaging.message_follow import Followers
 from magnetar.broker.http.messaging.rest_consume import RestSessions
 from magnetar.broker.http.messaging.rest_produce import RestPublishers
@@ -65,13 +63,15 @@ from magnetar.broker.http.routes import (
     unsupported_services,
     whoami,
 )
-from magnetar.broker.http.routing.redirects import redirection
 from magnetar.broker.http.routing.route import declared_routes
+from magnetar.broker.http.server.application import Application
 from magnetar.broker.http.websocket.middleware import WebSocketMiddleware
 from magnetar.broker.http.websocket.pattern import TopicChanges
 from magnetar.broker.http.websocket.routes import unknown_route, websocket_routes
 
 if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
     from magnetar.broker.service.broker_service import BrokerService
 
 _WEBSOCKETS = (*websocket_routes(), unknown_route())
@@ -86,8 +86,7 @@ def product_version() -> str:
 
 def create_app(service: BrokerService) -> Starlette:
     """The application that serves ``service``; nothing runs before the first request."""
-    app = Starlette()
-    app.router.redirect_slashes = False
+    app = Application()
     app.state.version = product_version()
     app.state.openapi = OpenApi(
         app.state.version, lambda: [route.declared for route in declared_routes(app)]
@@ -98,7 +97,6 @@ def create_app(service: BrokerService) -> Starlette:
     app.state.cache_rates = CacheRates()
     app.state.console_sessions = ConsoleSessions(lambda: service.store, time.time, time.monotonic)
     _add_layers(app, service)
-    install_error_handlers(app, redirection)
     for module in (
         produce,
         consume,

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
+from urllib.parse import unquote
 
 import httptools
 import orjson
@@ -17,6 +18,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from magnetar.broker.http.server.rate_limited_log import RateLimitedLog
+from magnetar.broker.http.server.request_cycle import RequestCycle
 from magnetar.broker.http.websocket.protocol import CorkedWebSocketProtocol
 from magnetar.broker.listener.file_limit import AddressQuota, SocketQuota
 from magnetar.broker.listener.tls import client_certificate
@@ -217,14 +219,42 @@ class LenientHttpProtocol(HttpToolsProtocol):
         elif self.parser.get_method() == b"CONNECT":
             # Bytes behind it are a tunnel's, whatever its headers say: it can't be parsed without.
             self._refusal = 501, "This is no proxy"
-        elif self._brings_body() and self.parser.should_upgrade() and self._should_upgrade():
+        elif self.parser.should_upgrade() and self._should_upgrade() and self._brings_body():
             # The WebSocket's parser would neither take nor refuse it, and nobody end the wait.
             self._refusal = 400, "An upgrade to WebSocket has no body"
         if self._refusal is not None:
             return
-        self._declined = self.parser.should_upgrade() and not self._should_upgrade()
-        if not self._declined:
-            super().on_headers_complete()
+        self.scope["method"] = self.parser.get_method().decode("ascii")
+        self.scope["http_version"] = self.parser.get_http_version()
+        upgrades = self.parser.should_upgrade()
+        self._declined = upgrades and not self._should_upgrade()
+        if not upgrades:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Hand the request to the application, or queue it behind the one in front."""
+        scope, url = self.scope, httptools.parse_url(self.url)
+        scope["path"] = unquote(url.path.decode("ascii"))
+        scope["raw_path"], scope["query_string"] = url.path, url.query or b""
+        in_front = self.cycle
+        self.cycle = RequestCycle(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=[],
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=scope["http_version"] != "1.0" and self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        if in_front is None or in_front.response_complete:
+            self._start_asgi_task(self.cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
 
     def _brings_body(self) -> bool:
         return any(

@@ -66,6 +66,8 @@ class HttpServer:
             access_log=False,
             server_header=False,
             date_header=False,
+            # uvicorn's would believe every client of this machine; see ForwardedSchemeMiddleware.
+            proxy_headers=False,
             backlog=settings.http_server_accept_queue_size,
             timeout_keep_alive=settings.http_server_idle_timeout / 1000,  # type: ignore[arg-type] # call_later takes fractions
             timeout_graceful_shutdown=SHUTDOWN_S,

@@ -12,12 +12,14 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from magnetar.broker.http.server.request_cycle import RequestCycle
 from magnetar.broker.http.server.request_protocol import LenientHttpProtocol, _Flow
 from magnetar.broker.http.websocket.protocol import CorkedWebSocketProtocol
 
 ROOT = Path(__file__).resolve().parents[4]
 PAIRS: list[tuple[type, type]] = [
     (LenientHttpProtocol, HttpToolsProtocol),
+    (RequestCycle, RequestResponseCycle),
     (CorkedWebSocketProtocol, WebSocketsSansIOProtocol),
     (_Flow, FlowControl),
 ]

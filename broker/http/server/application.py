@@ -1,0 +1,90 @@
+"""Starlette's application with one step between our layers and a route.
+
+Starlette puts four around each request that catch errors and watch whether its answer has begun;
+the outermost of ours does that (request_context.py). Its router tries all routes in turn: 0.3 ms
+for the last of 530.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+
+from magnetar.broker.http.errors import response_of
+from magnetar.broker.http.page_answers import refusal_for
+from magnetar.broker.http.routing.redirects import redirection
+from magnetar.broker.http.routing.route import Route, declared_routes
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+_METHODS: Final = ("GET", "PUT", "POST", "DELETE")
+
+
+class Application(Starlette):
+    """REQUIRES: its routes are all there before the first request."""
+
+    def build_middleware_stack(self) -> ASGIApp:
+        app: ASGIApp = self._serve
+        for layer, args, kwargs in reversed(self.user_middleware):
+            app = layer(app, *args, **kwargs)
+        return app
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive, send)
+        try:
+            answer = await self._route_of(scope).answer(request)
+        except ClientDisconnect:
+            raise
+        except Exception as error:
+            answer = await _answer_for(request, error)
+        await answer(scope, receive, send)
+
+    def _route_of(self, scope: Scope) -> Route:
+        """Raises HTTPException: 404, 405."""
+        path: str = scope["path"]
+        allowed: set[str] = set()
+        for route in self._routes_by_area.get(_area(path), self._other_routes):
+            if (match := route.path_regex.match(path)) is None:
+                continue
+            if scope["method"] == route.method:
+                scope["route"], scope["path_params"] = route, match.groupdict()
+                return route
+            allowed.add(route.method)
+        if not allowed:
+            raise HTTPException(404)
+        methods = ", ".join(method for method in _METHODS if method in allowed)
+        raise HTTPException(405, headers={"Allow": methods})
+
+    @cached_property
+    def _routes_by_area(self) -> dict[str, list[Route]]:
+        """Those that paths of an area may be of, in their order."""
+        routes = [(_area(route.path), route) for route in declared_routes(self)]
+        areas = {area for area, _ in routes if "{" not in area}
+        return {
+            area: [route for each, route in routes if area.startswith(each.partition("{")[0])]
+            for area in areas
+        }
+
+    @cached_property
+    def _other_routes(self) -> list[Route]:
+        return [route for route in declared_routes(self) if "{" in _area(route.path)]
+
+
+def _area(path: str) -> str:
+    """What is told apart before any route's expression is tried: ``admin/v2/tenants``,
+    ``metrics``."""
+    parts = path.split("/", 4)[1:4]
+    return "/".join(parts if parts[:1] == ["admin"] else parts[:1])
+
+
+async def _answer_for(request: Request, error: Exception) -> Response:
+    """To a request that failed before its answer began."""
+    if (elsewhere := await redirection(request, error)) is not None:
+        return elsewhere
+    return refusal_for(request.scope, response_of(error))
