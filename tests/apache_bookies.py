@@ -134,7 +134,7 @@ class ApacheBookie(ChildProcess):
             check=False,
         )
         assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
-        says = ("ledger ", "last ", "read ")
+        says = ("ledger ", "last ", "read ", "code ")
         return [line for line in done.stdout.splitlines() if line.startswith(says)]
 
     def api(self) -> list[str]:

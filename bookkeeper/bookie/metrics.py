@@ -43,7 +43,6 @@ class BookieMetrics:
     # Checkpoints
     flush: Durations = field(default_factory=Durations)
     flush_bytes: Durations = field(default_factory=Durations)
-    flushed_entries: int = 0
     # Garbage collection
     deleted_ledgers: int = 0
     deleted_logs_bytes: int = 0
@@ -76,7 +75,6 @@ class BookieMetrics:
         """A checkpoint ended."""
         self.flush.record(took_ms)
         self.flush_bytes.record(job.half.bytes)
-        self.flushed_entries += job.half.entry_count
 
     def count_compaction(self, compaction: Compaction, took_ms: float) -> None:
         """A pass ended, complete or not."""

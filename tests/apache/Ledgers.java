@@ -1,5 +1,8 @@
-// Apache BookKeeper's own client, for tests: java -cp JARS Ledgers.java URI write DIGEST PASSWORD COUNT | go-on DIGEST PASSWORD | read LEDGER DIGEST PASSWORD | recover ... | write-lac, read-lac: with an explicit last-add-confirmed
+// Apache BookKeeper's own client, for tests: java -cp JARS Ledgers.java URI write DIGEST PASSWORD COUNT | go-on DIGEST PASSWORD | close-early DIGEST PASSWORD COUNT | read LEDGER DIGEST PASSWORD | recover ... | write-lac, read-lac: with an explicit last-add-confirmed
 import java.util.Enumeration;
+import java.util.Map;
+import java.util.concurrent.ConcurrentSkipListMap;
+import java.util.concurrent.CountDownLatch;
 import org.apache.bookkeeper.client.BKException;
 import org.apache.bookkeeper.client.BookKeeper;
 import org.apache.bookkeeper.client.BookKeeper.DigestType;
@@ -23,6 +26,8 @@ public class Ledgers {
                 write(client, digest, password, Integer.parseInt(words[4]), words[1].equals("write-lac"));
             } else if (words[1].equals("go-on")) {
                 goOn(client, digest, password);
+            } else if (words[1].equals("close-early")) {
+                closeEarly(client, digest, password, Integer.parseInt(words[4]));
             } else {
                 read(client, Long.parseLong(words[4]), digest, password);
             }
@@ -59,6 +64,28 @@ public class Ledgers {
                 System.out.flush();
                 Runtime.getRuntime().halt(0);
             }
+        }
+    }
+
+    // Ledgers whose handle is closed with adds under way, until some are refused for that: how many had each code.
+    private static void closeEarly(BookKeeper client, DigestType digest, byte[] password, int count) throws Exception {
+        Map<Integer, Integer> counts = new ConcurrentSkipListMap<>();
+        while (counts.size() < 2) {
+            counts.clear();
+            CountDownLatch answered = new CountDownLatch(count - 1);
+            LedgerHandle ledger = client.createLedger(3, 3, 2, digest, password);
+            ledger.addEntry("entry 0".getBytes());
+            counts.put(0, 1);
+            for (int number = 1; number < count; number++) {
+                ledger.asyncAddEntry(("entry " + number).getBytes(), (code, handle, entry, context) -> {
+                    counts.merge(code, 1, Integer::sum);
+                    answered.countDown();
+                }, null);
+            }
+            ledger.close();
+            answered.await();
+            System.out.println("ledger " + ledger.getId());
+            counts.forEach((code, number) -> System.out.println("code " + code + " " + number));
         }
     }
 

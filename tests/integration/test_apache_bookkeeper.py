@@ -59,7 +59,10 @@ RECEIVE_MS = 60_000
 MESSAGE = pb.MessageMetadata(producer_name="raw", sequence_id=0, publish_time=1 << 40)
 """As long as that of a ``RawClient``."""
 LEDGER_FENCED, LEDGER_CLOSED = -101, -11
-"""``BKException.Code.LedgerFencedException``."""
+"""``BKException.Code``. No bookie sends what would be LEDGER_CLOSED: the client says so of adds
+that are under way when its handle closes, or come afterwards. It closes by the application, by an
+error that nothing helps against, or because the metadata say that another client closed the ledger.
+"""
 
 
 @dataclass
@@ -338,9 +341,22 @@ async def test_a_writer_of_apaches_client_is_fenced_by_ours(apache: Apache, v2: 
         _, acknowledged, code = (await asyncio.to_thread(said, java.stdout, "last ")).split()
         assert found == [b"entry %d" % number for number in range(len(found))]
         assert 0 < int(acknowledged) <= len(found)
-        # Closed: the third bookie told of the fence when two had acknowledged the add. That ended
-        # the handle, and the next add is the one that fails.
+        # Closed: one bookie told of the fence before two had acknowledged the add. That closes the
+        # handle, but in its turn: the acknowledgements came in front of it, and the next add fails.
         assert int(code) in (LEDGER_FENCED, LEDGER_CLOSED)
+
+
+async def test_adds_that_a_close_overtakes_are_not_in_the_ledger(apache: Apache) -> None:
+    """Apache's client refuses each of them by LEDGER_CLOSED. All others are there."""
+    run = partial(apache.bookies[0].ledgers, "close-early", "CRC32C", "", "500", v2=True)
+    lines = [line.split() for line in await asyncio.to_thread(run)]
+    begin = max(at for at, line in enumerate(lines) if line[0] == "ledger")
+    counts = {int(code): int(count) for _, code, count in lines[begin + 1 :]}
+    assert set(counts) == {0, LEDGER_CLOSED}
+    assert sum(counts.values()) == 500
+    async with connect_ledgers(apache.uri) as ledgers:
+        found = await read_all(ledgers, int(lines[begin][1]))
+    assert found == [b"entry %d" % number for number in range(counts[0])]
 
 
 async def has_entry(client: BookieClient, request: ReadRequest) -> bool:

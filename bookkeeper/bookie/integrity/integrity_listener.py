@@ -10,7 +10,6 @@ class IntegrityMetrics:
     """Counted since the start; for metrics."""
 
     scrubbed_bytes: int = 0
-    scrubbed_entries: int = 0
     scrub_passes: int = 0
     damaged_entries: int = 0  # ever found
     repaired_entries: int = 0

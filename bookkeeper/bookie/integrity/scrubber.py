@@ -146,7 +146,6 @@ class Scrubber:
         await self._bookie.run_maintenance(scrub_steps(self._bookie.storage, found, _SLICE_BYTES))
         took_s = loop.time() - began_s
         self._metrics.scrubbed_bytes += found.bytes
-        self._metrics.scrubbed_entries += found.entries
         damages, found.damages = found.damages, []
         self._repairer.add(damages)
         if not self._hurry:

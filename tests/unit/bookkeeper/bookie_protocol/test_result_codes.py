@@ -3,7 +3,7 @@
 import pytest
 
 from magnetar.bookkeeper import codes
-from magnetar.bookkeeper.bookie_protocol.result_codes import from_v2, from_v3
+from magnetar.bookkeeper.bookie_protocol.result_codes import from_v2, from_v3, to_v2, to_v3
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,10 @@ def test_codes(v2: int, v3: int, ours: int) -> None:
 def test_only_these_prove_that_something_is_not_there() -> None:
     negatives = [code for code in range(600) if codes.is_explicit_negative(from_v3(code))]
     assert negatives == [402, 403]
+
+
+def test_a_bookie_says_nothing_but_codes_that_apaches_client_knows() -> None:
+    """Its version 2 has no case for 107."""
+    ours = [*range(len(codes.CODE_NAMES)), -11, 99]
+    assert {to_v2(code) for code in ours} == {0, 1, 2, *range(100, 107)} - {103}
+    assert {to_v3(code) for code in ours} == {0, 402, 403, 404, *range(501, 508)} - {503}
