@@ -45,6 +45,8 @@ from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
     from magnetar.broker.connection.connection import Connection
+    from magnetar.broker.dispatch.interfaces import ReadableLog
+    from magnetar.managed_ledger.entry_batch import EntryBatch
 
 logger = logging.getLogger(__name__)
 
@@ -516,12 +518,17 @@ async def _last_message_id(connection: Connection, consumer: Consumer, request_i
 async def _fill_last(
     subscription: PersistentSubscription, last: pb.MessageIdData, *, is_compacted: bool
 ) -> None:
-    """The last entry a consumer will ever see: markers are stepped over."""
-    log = subscription.log
-    position = log.last_confirmed
-    while is_compacted and (compacted := subscription.topic.compacted) is not None:
-        if position > compacted.horizon:
-            break
+    """The last entry a consumer will ever see."""
+    while True:
+        compacted = subscription.topic.compacted if is_compacted else None
+        above = EARLIEST if compacted is None else compacted.horizon
+        if (batch := await _last_in_log(subscription.log, above)) is not None:
+            head = parse_header(batch.heads[0])
+            last.ledgerId, last.entryId = batch.ledger_id, batch.first
+            last.batch_index = head.message_count - 1 if head.flags & FLAG_BATCH else -1
+            return
+        if compacted is None:
+            return
         try:
             found = await compacted.last()
         except STORAGE_ERRORS:
@@ -532,18 +539,19 @@ async def _fill_last(
             last.ledgerId, last.entryId = found.ledger_id, found.first
             last.batch_index = last_kept_index(found.bodies[0])
         return
-    while position[1] >= 0:
+
+
+async def _last_in_log(log: ReadableLog, above: Position) -> EntryBatch | None:
+    """The last entry above a position that is no marker; None: there is none, or it is trimmed."""
+    position = log.last_confirmed
+    while position > above and position[1] >= 0:
         batch = log.read_nowait(position, 1, _LAST_ENTRY_BYTES_MAX)
         if batch is None:
             batch = await log.read(position, 1, _LAST_ENTRY_BYTES_MAX)
-        if batch is None:
-            return  # trimmed: as good as empty
-        head = parse_header(batch.heads[0])
-        if not head.flags & FLAG_MARKER:
-            last.ledgerId, last.entryId = batch.ledger_id, batch.first
-            last.batch_index = head.message_count - 1 if head.flags & FLAG_BATCH else -1
-            return
+        if batch is None or not parse_header(batch.heads[0]).flags & FLAG_MARKER:
+            return batch
         position = log.offsets.previous_position(position)
+    return None
 
 
 def on_consumer_stats(connection: Connection, command: pb.CommandConsumerStats) -> None:
