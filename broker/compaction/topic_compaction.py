@@ -85,6 +85,7 @@ class TopicCompaction:
         for row in self.log.lists.info.apart:  # of a run after which an earlier owner has crashed
             if row.ledger_id != ledger_id:
                 self._delete_later(self._compacted(row.ledger_id, EARLIEST))
+        self.sweep()
 
     def _compacted(self, ledger_id: int, horizon: Position) -> CompactedLedger:
         log = self.log
@@ -160,8 +161,7 @@ class TopicCompaction:
             process.kill()
         row = (await new.opened()).row  # what can't be read must not be named
         await self._publish(cursor, new)
-        if log.config.offload.driver:
-            log.offloads.keep_apart(row)
+        log.offloads.keep_apart(row)
         if old is not None:
             self._delete_later(old)
         try:  # for the search of leaked ledgers, which an older one doesn't mislead
@@ -252,7 +252,9 @@ class TopicCompaction:
         self.current = new
 
     def sweep(self) -> None:
-        """Now and then: what an earlier owner has compacted may be offloaded, too."""
+        """At first, and now and then, because reading its row may fail: what an earlier owner has
+        compacted may be offloaded, too.
+        """
         log, current = self.log, self.current
         if current is None or not log.config.offload.driver or self.is_running:
             return
