@@ -23,7 +23,7 @@ class CompactedEntryError(LedgerError):
     """Bytes that are no entry of a compacted ledger."""
 
 
-def encode_compacted(position: Position, partition: int, prefix: bytes, body: Buffer) -> bytes:
+def encode_compacted(position: Position, partition: int, prefix: Buffer, body: Buffer) -> bytes:
     """Return the entry that stands for an entry of the topic.
 
     Args:

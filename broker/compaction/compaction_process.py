@@ -23,7 +23,7 @@ from magnetar.broker.compaction.work_frames import (
     encode_entries,
 )
 from magnetar.broker.cpu_scheduling import die_with_parent
-from magnetar.broker.protocol.stored_entries import PULSAR_ENTRIES
+from magnetar.broker.protocol.stored_entries import without_head
 from magnetar.managed_ledger.entry_batch import Buffer
 from magnetar.managed_ledger.position import Position
 
@@ -87,16 +87,15 @@ class CompactionWork:
             return []
         positions, stored = _stored(ledger_id, first, entries)
         if kind == NOTE:
-            for body in PULSAR_ENTRIES.split(stored)[1]:
-                self._passes.note(body)
+            for entry in stored:
+                self._passes.note(without_head(entry)[1])
             return None
         return self._take(positions, stored)
 
     def _take(self, positions: list[Position], stored: list[Buffer]) -> list[Buffer]:
-        heads, bodies = PULSAR_ENTRIES.split(stored)
-        prefixes = PULSAR_ENTRIES.prefixes(heads)
         kept: list[Buffer] = []
-        for position, prefix, body in zip(positions, prefixes, bodies, strict=True):
+        for position, entry in zip(positions, stored, strict=True):
+            prefix, body = without_head(entry)
             if (left := self._passes.take(body)) is not None:
                 kept.append(encode_compacted(position, self._partition, prefix, left))
         return kept

@@ -35,9 +35,19 @@ class MessageBits:
             self._bits.extend(bytes(max(at + 1 - len(self._bits), 1024)))
         self._bits[at] |= 1 << (number & 7)
 
+    def add_all(self, other: "MessageBits") -> None:
+        both = (int.from_bytes(each._bits, "little") for each in (self, other))
+        size = max(len(self._bits), len(other._bits))
+        self._bits = bytearray((next(both) | next(both)).to_bytes(size, "little"))
+
     def __contains__(self, number: int) -> bool:
         at = number >> 3
         return at < len(self._bits) and bool(self._bits[at] >> (number & 7) & 1)
+
+    def count_in(self, first: int, count: int) -> int:
+        """How many of ``count`` numbers from ``first`` on are in the set."""
+        some = int.from_bytes(self._bits[first >> 3 : (first + count + 7) >> 3], "little")
+        return (some >> (first & 7) & (1 << count) - 1).bit_count()
 
 
 @dataclass(slots=True, eq=False)

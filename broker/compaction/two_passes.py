@@ -1,9 +1,12 @@
 """Compaction of a log, read twice: the first pass finds the newest message of each key, the second
 one takes the entries that hold one.
 
-Both passes must be given the same entries in the same order.
+Both passes must be given the same entries in the same order. The second one opens only those of
+which a part is kept.
 """
 
+from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from magnetar.broker.compaction.keyed_messages import OpenedEntry
@@ -28,6 +31,8 @@ class TwoPasses:
     _kept: MessageBits = field(default_factory=MessageBits, init=False)
     _always: MessageBits = field(default_factory=MessageBits, init=False)
     # Numbers of the parts of a chunked message that isn't complete; then by that of its last part.
+    _counts: "_Counts" = field(default_factory=lambda: _Counts(), init=False)
+    _counted: Iterator[int] = field(default_factory=lambda: iter(()), init=False)
     _chunks: dict[str, list[int]] = field(default_factory=dict, init=False)
     _whole: dict[int, list[int]] = field(default_factory=dict, init=False)
 
@@ -37,8 +42,10 @@ class TwoPasses:
         if entry.is_opaque:
             self._always.add(number)
             self._number += 1
+            self._counts.add(1)
             return
         self._number += len(entry.messages)
+        self._counts.add(len(entry.messages))
         if entry.chunk is not None and not self._is_complete(entry.chunk, number):
             return
         for at, message in enumerate(entry.messages, number):
@@ -77,23 +84,37 @@ class TwoPasses:
         for parts in self._chunks.values():
             for part in parts:  # the end of the message may come behind what is compacted
                 self._always.add(part)
+        self._kept.add_all(self._always)
+        self._always = MessageBits()
         self._whole, self._chunks, self._number = {}, {}, 0
+        self._counted = iter(self._counts)
 
     def take(self, body: Buffer) -> Buffer | None:
         """Second pass: what is kept of the next entry; None: nothing."""
-        entry, first = OpenedEntry(body), self._number
-        if entry.is_opaque:
-            self._number += 1
-            return body
-        count = len(entry.messages)
+        count, first = next(self._counted), self._number
         self._number += count
-        kept = [self._keeps(number) for number in range(first, first + count)]
-        if not any(kept):
-            return None
-        if all(kept):
-            return body
-        changed = entry.body_of(kept.__getitem__)
-        return body if changed is None else changed
+        kept = self._kept.count_in(first, count)
+        if kept in (0, count):
+            return body if kept else None
+        return OpenedEntry(body).body_of(lambda index: first + index in self._kept)
 
-    def _keeps(self, number: int) -> bool:
-        return number in self._kept or number in self._always
+
+class _Counts:
+    """Numbers of messages, one for each entry, in order: few bytes for many that are the same."""
+
+    __slots__ = ("_counts", "_times")
+
+    def __init__(self) -> None:
+        self._counts, self._times = array("I"), array("I")
+
+    def add(self, count: int) -> None:
+        if self._counts and self._counts[-1] == count and self._times[-1] < 2**32 - 1:
+            self._times[-1] += 1
+        else:
+            self._counts.append(count)
+            self._times.append(1)
+
+    def __iter__(self) -> Iterator[int]:
+        for count, times in zip(self._counts, self._times, strict=True):
+            for _ in range(times):
+                yield count

@@ -86,6 +86,18 @@ class PulsarEntries:
 PULSAR_ENTRIES: Final = PulsarEntries()
 
 
+def without_head(entry: Buffer) -> tuple[Buffer, Buffer]:
+    """What `PulsarEntries.prefixes` gives of one entry, and its body, without a look at that."""
+    if len(entry) >= 10:
+        if entry[0] == _OLD_MAGIC:
+            return b"", entry[HEAD_BYTES:]
+        if entry[0] == _MAGIC and entry[1] == _BROKER_METADATA:
+            at = BROKER_METADATA_HEAD_BYTES + _U32(entry, 2)[0]
+            if at + 10 <= len(entry):
+                return entry[:at], entry[at:]
+    return b"", entry
+
+
 def leading_counts(prefixes: Sequence[Buffer], sizes: Sequence[int]) -> list[int]:
     """Messages of entries, from their first bytes; ends before one that they don't tell of.
 
