@@ -161,8 +161,8 @@ class BrokerConfig(BalancerConfig):
     max_concurrent_lookup_request: int = 50_000
     max_concurrent_topic_load_request: int = 5_000
     topic_load_timeout_seconds: int = 60
-    connection_write_buffer_high_bytes: int = 256 * 1024  # own key: dispatch pauses above it
-    connection_write_buffer_low_bytes: int = 64 * 1024  # own key: and resumes below it
+    connection_write_buffer_high_bytes: int = 16 * 1024  # own key: dispatch pauses above it
+    connection_write_buffer_low_bytes: int = 4 * 1024  # own key: and resumes below it
     connection_liveness_check_timeout_millis: int = 5_000
 
     # --- producers and publish

@@ -19,7 +19,7 @@ from magnetar.broker.connection.consumer_sink import BinaryConsumerSink
 from magnetar.broker.connection.handlers import FIELDS, HANDLERS
 from magnetar.broker.connection.receive_buffer import FrameBuffer, PauseReason
 from magnetar.broker.connection.send_path import SendPath
-from magnetar.broker.connection.tcp_info import transferred_bytes
+from magnetar.broker.connection.tcp_socket import limit_kernel_buffer, transferred_bytes
 from magnetar.broker.errors import BrokerError
 from magnetar.broker.listener.tls import client_certificate
 from magnetar.broker.producer.producer import Producer, ProducerRequest
@@ -72,8 +72,10 @@ UNKNOWN_FRAME_BYTES_MAX: Final = 192 * 1024
 """Of a client that isn't authenticated yet: enough for two large tokens, and no more memory."""
 _LINGER_S = 5.0
 """How long a closed connection may take to read what was still queued for it."""
-_BULK_BYTES_MAX = 1024 * 1024
-"""Messages' bytes of one tick after which they are handed to the socket at once."""
+_KERNEL_UNSENT_BYTES = 128 * 1024
+"""What the system holds of a connection beyond what is under way: more takes memory of the machine
+for clients that read nothing, and makes nothing faster.
+"""
 _OUTGOING_BYTES_MAX = 16 * 1024 * 1024
 """Unsent bytes at which the client's commands wait until it reads."""
 _HELD_BYTES_MAX = 1024 * 1024
@@ -132,8 +134,7 @@ class Connection(asyncio.BufferedProtocol):
         self.on_closed: dict[object, Callable[[], None]] = {}
         """Called once when the connection is gone."""
         self.accepted_ms = service.wall_clock()
-        self.in_flight_bytes = 0
-        self._loop = service.loop
+        self.in_flight_bytes, self._loop = 0, service.loop
         self._buffer = FrameBuffer(service.shared_buffer)
         self._frame_bytes_max = service.config.max_message_size + FRAME_PADDING_BYTES
         if service.authenticator is not None:
@@ -141,7 +142,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._unsent_bytes = 0  # at the last keep-alive tick
         self._outgoing: list[bytes | memoryview] = []
-        self._bulk_bytes = 0  # of them, since the last flush
+        self._bulk_bytes, self._bulk_bytes_max = 0, 0  # of dispatch, since the last flush
+        self._waiting_bytes = 0  # while it isn't writable, for the broker's budget
         self._flush_scheduled = False
         self._paused = 0
         self._rest = b""  # of a read with more commands than one turn takes
@@ -164,9 +166,11 @@ class Connection(asyncio.BufferedProtocol):
         self.ip = str(peer[0]) if isinstance(peer, tuple) else "local"
         self.remote = f"{self.ip}:{peer[1]}" if isinstance(peer, tuple) else self.ip
         config = self.service.config
+        self._bulk_bytes_max = config.connection_write_buffer_high_bytes
         transport.set_write_buffer_limits(
             config.connection_write_buffer_high_bytes, config.connection_write_buffer_low_bytes
         )
+        limit_kernel_buffer(transport, _KERNEL_UNSENT_BYTES)
         if (refusal := self.service.add_connection(self)) is not None:
             # Not one line for each: a flood of connections must not fill the log.
             self.refuse(pb.NotAllowedError, refusal, level=logging.DEBUG)
@@ -330,6 +334,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self.writable = True
+        self._count_waiting(0)
         self.resume_reading(PauseReason.OUTGOING)
         for wake in list(self.on_writable.values()):
             wake()
@@ -339,11 +344,11 @@ class Connection(asyncio.BufferedProtocol):
     def write_bulk(self, buffers: list[bytes | memoryview]) -> None:
         """As `write`, for dispatch: much output leaves at once, so that ``writable`` is true to it.
 
-        Otherwise a thousand consumers of one connection could each add a turn's worth in one tick.
+        Otherwise a thousand consumers of one connection could each add a piece in one tick.
         """
         self._bulk_bytes += sum(map(len, buffers))
         self.write(buffers)
-        if self._bulk_bytes > _BULK_BYTES_MAX:
+        if self._bulk_bytes > self._bulk_bytes_max:
             self._flush()
             self._flush_scheduled = True  # the scheduled call finds nothing, or what comes now
 
@@ -366,12 +371,20 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed or transport is None or not outgoing:
             return
         transport.writelines(coalesce(outgoing))
+        if self.writable:
+            return
+        self._count_waiting(transport.get_write_buffer_size())
         if not self.connected and transport.get_write_buffer_size() > UNKNOWN_FRAME_BYTES_MAX:
             # Pings are answered before CONNECT, too, but not to a client that reads no answer.
             self.close("it reads nothing before its CONNECT", level=logging.DEBUG)
             return
-        if not self.writable and transport.get_write_buffer_size() > _OUTGOING_BYTES_MAX:
+        if self._waiting_bytes > _OUTGOING_BYTES_MAX:
             self.pause_reading(PauseReason.OUTGOING)
+
+    def _count_waiting(self, size: int) -> None:
+        """So much wasn't taken by the socket; 0 also when there is little."""
+        self.service.unsent_budget.changed(size - self._waiting_bytes)
+        self._waiting_bytes = size
 
     def reply_error(self, request_id: int, error: BrokerError | int, message: str = "") -> None:
         """Queue an ERROR command; ``error`` is an exception of the tree or a ServerError number."""
@@ -444,6 +457,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.closed = True
         self.writable = False
+        self._count_waiting(0)
         self.service.remove_connection(self)
         for task in list(self._tasks):
             task.cancel()

@@ -1,9 +1,10 @@
 """asyncio shell of a dispatcher: reads for it, performs its effects, keeps its timer.
 
 It works in turns, at most one per loop tick: whatever woke it (new entries, permits, a writable
-socket, a timer) is answered by one turn of at most ``turn_bytes_max`` bytes; then other work of the
-loop comes first. One asynchronous read is in flight at most; while entries are in the cache there
-is none.
+socket, a timer) is answered by one turn of at most ``turn_bytes_max`` bytes, which it takes when
+those of other topics allow it (turn_queue.py); then other work of the loop comes first. What is
+read at a time is no more than a socket may be handed (unsent_budget.py). One asynchronous read is
+in flight at most; while entries are in the cache there is none.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from typing import assert_never
 
 from magnetar.broker.dispatch import explanation
+from magnetar.broker.dispatch.async_turn_queue import AsyncTurnQueue
 from magnetar.broker.dispatch.explanation import Explanation
 from magnetar.broker.dispatch.interfaces import (
     CursorView,
@@ -22,6 +24,7 @@ from magnetar.broker.dispatch.interfaces import (
     NotifyActive,
     SkipEntries,
 )
+from magnetar.broker.dispatch.unsent_budget import UnsentBudget
 from magnetar.broker.protocol.entry_header import EntryHeader
 from magnetar.broker.rate_limits.rate_limiter import DispatchRateLimiter
 from magnetar.managed_ledger.entry_batch import EntryBatch
@@ -44,18 +47,23 @@ class AsyncDispatcher:
         ledger: EntrySource,
         cursor: CursorView,
         *,
+        turns: AsyncTurnQueue,
+        unsent: UnsentBudget,
         now_ms: Callable[[], int],
+        topic: object,
         label: str,
         ack_sets: bool,
         limiter: DispatchRateLimiter | None = None,
     ) -> None:
         """Args:
+        topic: whose other dispatchers it waits for; other topics it doesn't.
         label: topic and subscription, for the log.
         ack_sets: whether batches may be acknowledged in part.
         limiter: rate limits; None: there are none.
         """
         self.core, self._ledger, self._cursor = core, ledger, cursor
         self._now_ms, self._label, self._limiter = now_ms, label, limiter
+        self._turns, self._unsent, self._topic = turns, unsent, topic
         self._ack_set_of = cursor.state.batch_ack_set if ack_sets else None
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
@@ -73,10 +81,10 @@ class AsyncDispatcher:
         self._timer_at_ms = 0
 
     def wake(self) -> None:
-        """Something changed: take a turn in the next loop tick."""
+        """Something changed: take a turn, in the next loop tick if others leave time for it."""
         if not self._scheduled and not self._closed:
             self._scheduled = True
-            self._loop.call_soon(self._turn)
+            self._turns.add(self._topic, self._turn)
 
     def _go_on(self) -> None:
         """Our turn in the line of a rate limit: taken now, before the next in line is called."""
@@ -158,7 +166,8 @@ class AsyncDispatcher:
                     break
                 request.entries_max = min(request.entries_max, admitted[0])
                 bytes_max = min(core.limits.turn_bytes_max, admitted[1])
-            batch = ledger.read_nowait(position, request.entries_max, bytes_max)
+            piece = min(bytes_max, self._unsent.piece_bytes)
+            batch = ledger.read_nowait(position, request.entries_max, piece)
             if batch is not None:
                 sent += self._dispatch(request, batch)
                 if sent >= bytes_max:
@@ -171,7 +180,7 @@ class AsyncDispatcher:
                     break  # the topic wakes us when there is more
             else:
                 self.reading = request
-                self._reading = self._loop.create_task(self._read(request, position, bytes_max))
+                self._reading = self._loop.create_task(self._read(request, position, piece))
         if core.is_held_back is not self._was_held_back:
             self._tell_held_back()
         self._arm_timer()

@@ -23,7 +23,9 @@ from magnetar.broker.connection.command_authorizer import CommandAuthorizer
 from magnetar.broker.connection.connection import Connection
 from magnetar.broker.connection.receive_buffer import SharedBuffer
 from magnetar.broker.connection.send_path import SendMessages
+from magnetar.broker.dispatch.async_turn_queue import AsyncTurnQueue
 from magnetar.broker.dispatch.unacked_budget import UnackedBudget
+from magnetar.broker.dispatch.unsent_budget import UnsentBudget
 from magnetar.broker.doctor.doctor import Doctor
 from magnetar.broker.index.broker_index import BrokerIndex
 from magnetar.broker.index.figure_recorder import FigureRecorder
@@ -151,7 +153,7 @@ class BrokerService:
         """Milliseconds since 1970, for what is agreed with others: keep-alive, credentials."""
         self.clock = clock if virtual_clock is None else virtual_clock.now_ms
         """The same for what happens to messages, subscriptions and topics: tests may advance it."""
-        self.cluster, self.loop = config.cluster_name, asyncio.get_running_loop()
+        self.cluster, self.loop = config.cluster_name, (loop := asyncio.get_running_loop())
         self.resources = Resources(store, config)
         self.schemas = SchemaRegistry(store, self.clock)
         self.dynamic_configuration = DynamicConfiguration(store, config, self.apply_config)
@@ -169,7 +171,7 @@ class BrokerService:
         self.watchers = TopicListWatchers(self.resources, self.directory)
         header = make_header if virtual_clock is None else virtual_clock.make_header
         self.shared_buffer, self.send_messages = SharedBuffer(), SendMessages(header)
-        self.chunk_bytes = ByteBudget(_CHUNK_BYTES_MAX)
+        self.chunk_bytes, self.dispatch_turns = ByteBudget(_CHUNK_BYTES_MAX), AsyncTurnQueue(loop)
         self.compaction_places = CompactionPlaces(self._compaction_rate)
         self.keep_alive_ms = config.keep_alive_interval_seconds * 1000
         ledgers.append_budget.on_relief = self._resume_publishers
@@ -188,7 +190,8 @@ class BrokerService:
             config.dispatch_throttling_rate_in_msg,
             config.dispatch_throttling_rate_in_byte,
         )
-        self.unacked_budget = _unacked_budget(config)  # None: no limit
+        # The first is None without a limit.
+        self.unacked_budget, self.unsent_budget = _unacked_budget(config), UnsentBudget()
         self.connections: set[Connection] = set()
         # What clients may do; None: authorization is off, and they may everything.
         self.access: AccessControl | None = None
@@ -197,7 +200,7 @@ class BrokerService:
             self.access = AccessControl(config, store, self.resources, self.connections)
             self.command_authorizer = CommandAuthorizer(self.access)
         self._quota, self.unauthenticated_limiter, self.limiters = _limiters_of(config)
-        self._connections_per_ip: Counter[str] = Counter()
+        self._connections_per_ip = Counter[str]()
         self._paused: set[Connection | LocalProducer] = set()  # for the process's publish buffer
         self._tasks: set[asyncio.Task[Any]] = set()
         self._servers: list[asyncio.Server | PreAuthAcceptor] = []

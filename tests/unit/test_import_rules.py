@@ -119,6 +119,8 @@ CORES = [
     *(f"pipeline/jobs/{name}.py" for name in ("manifest", "skew")),
     "broker/dispatch/explanation.py",
     "broker/dispatch/pending_ages.py",
+    "broker/dispatch/turn_queue.py",
+    "broker/dispatch/unsent_budget.py",
     *(f"broker/doctor/{name}.py" for name in ("findings", "cluster_checks", "storage_checks")),
     *(f"broker/doctor/{name}.py" for name in ("broker_checks", "topic_checks")),
     "broker/dispatch/shared.py",

@@ -5,7 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from magnetar.broker.config import BrokerConfig
+from magnetar.broker.dispatch.async_turn_queue import AsyncTurnQueue
 from magnetar.broker.dispatch.unacked_budget import UnackedBudget
+from magnetar.broker.dispatch.unsent_budget import UnsentBudget
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.rate_limits.topic_rate_limiters import TopicRateLimiters
@@ -23,6 +25,8 @@ class FakeService:
         self.now_ms = 1_800_000_000_000
         self.dispatch_throttle = self.transactions = None
         self.unacked_budget: UnackedBudget | None = None
+        self.dispatch_turns = AsyncTurnQueue(asyncio.get_running_loop())
+        self.unsent_budget = UnsentBudget()
 
     def stamped_ms(self, client_ms: int) -> int:
         return client_ms

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from magnetar.broker.connection.tcp_info import transferred_bytes
+from magnetar.broker.connection.tcp_socket import transferred_bytes
 from magnetar.broker.http.routes import broker_stats
 from magnetar.broker.http.server.app import create_app
 from tests.unit.broker.doubles import Broker

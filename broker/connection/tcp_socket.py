@@ -1,6 +1,9 @@
-"""Bytes of a TCP connection, as the system counts them: to count here would cost each write."""
+"""The TCP socket of a connection: its bytes, as the system counts them (to count here would cost
+each write), and how much the system holds of what is sent.
+"""
 
 import asyncio
+import contextlib
 import socket
 from struct import Struct, error
 from typing import Final
@@ -25,3 +28,14 @@ def transferred_bytes(transport: asyncio.BaseTransport) -> tuple[int | None, int
     except (OSError, error):
         return None, None
     return received, sent
+
+
+def limit_kernel_buffer(transport: asyncio.BaseTransport, unsent_bytes: int) -> None:
+    """The system takes about ``unsent_bytes`` beyond what is on its way, instead of up to 4 MiB.
+
+    Not SO_SNDBUF, which would limit what is on its way too: TCP_NOTSENT_LOWAT (tcp(7)).
+    """
+    opened = transport.get_extra_info("socket")
+    if opened is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        with contextlib.suppress(OSError):  # no TCP socket
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, unsent_bytes)
