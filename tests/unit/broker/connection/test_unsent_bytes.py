@@ -34,6 +34,7 @@ class SocketTransport(MemoryTransport):
         super().__init__()
         self.capacity, self.taken = capacity, 0  # bytes in the socket
         self.is_paused = False
+        self.messages = 0
 
     def writelines(self, buffers: Sequence[bytes | memoryview]) -> None:
         super().writelines(buffers)
@@ -133,15 +134,12 @@ async def test_what_waits_is_bounded_and_who_reads_goes_on(
     assert topic.subscriptions
 
 
-_got: dict[int, int] = {}
-
-
 def count(client: Client) -> int:
     """Messages that were written for it, in the socket or not."""
-    _got[id(client)] = _got.get(id(client), 0) + sum(
-        each.type == pb.BaseCommand.MESSAGE for each in client.take()
-    )
-    return _got[id(client)]
+    assert isinstance(client.transport, SocketTransport)
+    new = sum(each.type == pb.BaseCommand.MESSAGE for each in client.take())
+    client.transport.messages += new
+    return client.transport.messages
 
 
 async def test_what_a_lost_connection_held_waits_no_more(broker: Broker) -> None:
