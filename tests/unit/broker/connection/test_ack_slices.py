@@ -15,16 +15,17 @@ TOPIC = "persistent://public/default/t"
 
 async def subscribed(broker: Broker) -> Any:
     client, producer = broker.client(), broker.client(port=5001)
-    await asyncio.sleep(0.05)
+    await client.receive_one()
+    await producer.receive_one()
     await producer.produce(TOPIC)
     producer.feed(message(0))
+    await producer.receive_one()
     command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
     command.subscribe.topic, command.subscribe.subscription = TOPIC, "s"
     command.subscribe.subType, command.subscribe.consumer_id = pb.CommandSubscribe.Shared, 1
     command.subscribe.request_id = 1
     client.send(command)
-    await asyncio.sleep(0.05)
-    client.take()
+    await client.receive_one()
     return client
 
 
