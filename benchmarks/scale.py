@@ -9,7 +9,8 @@ a process of its own, which sends, receives and acknowledges a message every 10 
 server, a fresh ``magnetar standalone``, is killed and started, stopped and started: seconds until
 it is ready, and until they are back. ``--url`` and ``--pid``: a server that
 runs, Apache Pulsar too; it isn't restarted, and of a Java process the used heap is told as well.
-The machine's load is in every figure: compare what was measured in turns.
+The machine's load is in every figure: compare what was measured in turns. The last line is a row
+of a table with the main figures.
 """
 
 import argparse
@@ -58,6 +59,20 @@ SETTINGS: Final = {
 }
 WINDOW: Final = 5_000
 """Messages under way at a producer."""
+ROW: Final = {
+    "MiB more": "memory more than before",
+    "bytes each": "memory for each",
+    "used heap each": "used heap for each",
+    "CPU us each": "CPU of the server for each",
+    "CPU % beside": "CPU of the server while they are connected",
+    "p99 ms alone": "p99 of the quiet client, alone",
+    "while they connect": "p99 of the quiet client, while they connect",
+    "while they are sent messages": "p99 of the quiet client, while they are sent messages",
+    "beside": "p99 of the quiet client, while they are connected",
+    "s to ready after kill": "killed: until it is ready",
+    "s to all back": "killed: until all are back",
+}
+"""Columns of the table, and the figures in them."""
 
 
 class Server:
@@ -314,8 +329,25 @@ class Run:
     """One part: figures of a server, and how they are told."""
 
     def __init__(self, server: Server, part: str, count: int, told: Report) -> None:
-        self._server, self._part, self._count, self._told = server, part, count, told
+        self._server, self._part, self._count, self._report = server, part, count, told
+        self._figures: dict[str, float] = {}
         self._prefix = f"persistent://public/default/scale-{secrets.token_hex(3)}"
+
+    def _told(self, what: str, value: float, unit: str) -> None:
+        self._figures[what] = value
+        self._report(what, value, unit)
+
+    def row(self) -> str:
+        """The head of a table, and the row of this part; "-": it has no such figure."""
+        cells = (
+            f"{self._figures[each]:,.1f}" if each in self._figures else "-" for each in ROW.values()
+        )
+        lines = (
+            ("part", "count", *ROW),
+            ("---",) * (len(ROW) + 2),
+            (self._part, f"{self._count:,}", *cells),
+        )
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
     def _light_clients(self) -> LightClients:
         return LightClients(self._server.url, self._prefix, self._count)
@@ -427,6 +459,11 @@ def main() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     count, told = options.count or COUNTS[options.part], Report(options.json, options.part)
+    if options.url is None and options.part == "connections" and most < 2 * count + 200:
+        # Of a server of ours half of its open files are for the binary protocol.
+        parser.error(
+            f"{count} connections take {2 * count + 200} open files, and {most} are allowed"
+        )
     with ExitStack() as stack:
         if options.url is None:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="magnetar-scale-"))
@@ -436,7 +473,9 @@ def main() -> None:
             server = Server(own.service_url, own.pid, own)
         else:
             server = Server(options.url, options.pid, None)
-        asyncio.run(Run(server, options.part, count, told).measure())
+        run = Run(server, options.part, count, told)
+        asyncio.run(run.measure())
+        print(run.row())
 
 
 if __name__ == "__main__":
