@@ -14,7 +14,7 @@ from typing import Self, TypeAlias
 from tests import stalls
 from tests.fork_server import Fork
 
-READY_S_MAX = 60.0
+READY_S_MAX = 120.0
 _STOPPED_S_MAX = 30.0
 ROOT = Path(__file__).parent.parent
 Running: TypeAlias = subprocess.Popen[bytes] | Fork

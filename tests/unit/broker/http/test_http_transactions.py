@@ -201,7 +201,8 @@ async def test_an_end_that_a_topic_refuses_is_shown(
         patch.setattr(PersistentTopic, "participant", lambda *_: None)
         patch.setattr(PersistentTopic, "end_transaction", refuse)
         opened.end(commits=True)
-        await eventually(lambda: any(x.errors for x in opened.coordinator.ends.values()))
+        # When all its participants have answered, and not when the first has.
+        await eventually(lambda: opened.coordinator.core.metrics.stuck)
         metadata = await ask(client, "transactionMetadata/0/0")
         assert metadata["status"] == "COMMITTING"
         assert metadata["end"]["errors"] == {TOPIC: "no bookie answers"}
