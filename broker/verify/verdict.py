@@ -52,10 +52,15 @@ class TopicVerdict:
     missed: int = 0
 
 
-def check_topic(history: TopicHistory, early_ms_max: int = EARLY_MS_MAX) -> TopicVerdict:
-    """REQUIRES: the history is complete: consumers have had time to get everything."""
+def check_topic(
+    history: TopicHistory, early_ms_max: int = EARLY_MS_MAX, *, durable_at_moves: bool = True
+) -> TopicVerdict:
+    """See `SubscriptionChecker` for the arguments.
+
+    REQUIRES: the history is complete: consumers have had time to get everything.
+    """
     verdict = (
-        _check_stored_topic(history, early_ms_max)
+        _check_stored_topic(history, early_ms_max, durable_at_moves=durable_at_moves)
         if history.is_stored
         else _check_unstored(history)
     )
@@ -66,7 +71,9 @@ def check_topic(history: TopicHistory, early_ms_max: int = EARLY_MS_MAX) -> Topi
     return verdict
 
 
-def _check_stored_topic(history: TopicHistory, early_ms_max: int) -> TopicVerdict:
+def _check_stored_topic(
+    history: TopicHistory, early_ms_max: int, *, durable_at_moves: bool
+) -> TopicVerdict:
     stored = check_stored(history)
     verdict = TopicVerdict(
         history.topic,
@@ -81,6 +88,7 @@ def _check_stored_topic(history: TopicHistory, early_ms_max: int) -> TopicVerdic
             subscription,
             durable_acks=False,
             durable_parts=False,
+            durable_at_moves=durable_at_moves,
             early_ms_max=early_ms_max,
         )
         verdict.violations += checker.check(complete=True)

@@ -149,7 +149,7 @@ class TransferCheck:
         assert admin is not None  # who makes the topics
         while True:
             await asyncio.sleep(rng.uniform(*_DISTURB_S))
-            if rng.random() < 0.5:
+            if rng.random() < 0.5 or not self.around.known_faults:
                 what = "transfers' connections cut"
                 rng.choice(self._workers).client.close()
             else:

@@ -135,12 +135,14 @@ def violations(
     *events: Event | list[Event],
     complete: bool = False,
     durable_acks: bool = True,
+    durable_at_moves: bool = True,
 ) -> list[Violation]:
     flat = [e for each in events for e in (each if isinstance(each, list) else [each])]
     return SubscriptionChecker(
         TOPIC,
         SubscriptionHistory("s", kind, flat),
         durable_acks=durable_acks,
+        durable_at_moves=durable_at_moves,
         early_ms_max=1_000,
     ).check(complete=complete)
 
@@ -365,3 +367,21 @@ def test_a_part_is_durable_with_the_rest_of_its_batch() -> None:
     topic = TopicHistory("t", stored=[(at, ("sender", nth)) for nth, at in enumerate(log)])
     checker = SubscriptionChecker(topic, history, durable_parts=False)
     assert [each.rule for each in checker.check(complete=False)] == [Rule.DELIVERED_AFTER_ACK]
+
+
+@pytest.mark.parametrize("end", [End.MOVED, End.CUT])
+def test_acknowledgements_may_be_undone_where_the_topic_moved(end: End) -> None:
+    """Also where nobody was there to be told. A seek isn't undone."""
+    events: list[Event] = [Attached(1), *gets(1, 0), *acks(1, 0), Ended(1, end)]
+    events += [Attached(2), *gets(2, 0)]
+    assert rules(violations(SHARED, events)) == {Rule.DELIVERED_AFTER_ACK}
+    assert violations(SHARED, events, durable_at_moves=False) == []
+    passed: list[Event] = [Attached(1), *gets(1, *ALL), Ended(1, End.MOVED), Sought(1, (1, 2))]
+    passed += [Attached(2), *gets(2, 0)]
+    assert rules(violations(SHARED, passed, durable_at_moves=False)) == {Rule.WRONG_PLACE}
+
+
+def test_acknowledgements_hold_while_the_topic_stays() -> None:
+    events: list[Event] = [*TWO, *gets(1, 0), *acks(1, 0), Ended(1, End.CLOSED), *gets(2, 0)]
+    found = violations(SHARED, events, durable_at_moves=False)
+    assert rules(found) == {Rule.DELIVERED_AFTER_ACK}
