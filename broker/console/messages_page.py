@@ -1,4 +1,8 @@
-"""The tab of a topic's messages, and what was found as a file."""
+"""The tab of a topic's messages.
+
+A search reads so many entries a step. One that goes on until something is found is a row of pages:
+each leads to the next one by itself, which needs no script and ends when its reader leaves.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +40,9 @@ _SEARCHED: Final = ("position", "subscription", "filter", "readCompacted", "befo
 _SHOWN: Final = ("columns", "show", "all")
 """Those that say how it is shown."""
 _LOOKS: Final = (("", "Value"), ("raw", "Raw"), ("hex", "Hex"))
+_STEP: Final = ("go", "read", "readBytes")
+"""Of a search in steps: ``on`` or ``stop``, and what the steps before have read."""
+_DIGITS_MAX: Final = 15
 _BUSY: Final = 12
 """Topics to begin with."""
 
@@ -140,6 +147,7 @@ async def messages_tab(ask: Ask, path: TopicPath, partitions: int) -> dict[str, 
     number = ask.query.get("partition", "0")
     asked = asked_of(ask.query)
     position, part = {"position": asked["position"]}, number if partitions else ""
+    go = ask.query.get("go", "")
     try:
         search = await wanted(ask, path, asked, number if partitions else None)
     except AdminError as error:
@@ -147,10 +155,13 @@ async def messages_tab(ask: Ask, path: TopicPath, partitions: int) -> dict[str, 
     else:
         query = {**search.query, "limit": str(MESSAGES)}
         columns = columns_of(ask.query.get("columns", ""))
-        call = ask.source.messages(search.topic, query)
-        found = await panel(
-            "Messages", call, lambda page: messages_view(page, columns, search.matches)
-        )
+        if go == "stop" or path.is_volatile:
+            found = Panel(messages_view({**_UNREAD, "next": asked["position"] if go else None}))
+        else:
+            call = ask.source.messages(search.topic, query)
+            found = await panel(
+                "Messages", call, lambda page: messages_view(page, columns, search.matches)
+            )
     rows = (found.value or {"rows": []})["rows"]
     before = asked["before"]
     if is_backwards(asked):
@@ -160,6 +171,7 @@ async def messages_tab(ask: Ask, path: TopicPath, partitions: int) -> dict[str, 
     return {
         **_form_of(ask),
         "messages": found,
+        "progress": await _progress(ask, path, number, partitions, found.value),
         "before": before,
         "columns": ["." + ".".join(path) for path in columns_of(ask.query.get("columns", ""))],
         "address": ask.address,
@@ -169,6 +181,66 @@ async def messages_tab(ask: Ask, path: TopicPath, partitions: int) -> dict[str, 
         "values": ask.contents == "full",
         "opened": None if at is None else await _opened(ask, search, rows, at),
     }
+
+
+_UNREAD: Final[Mapping[str, Any]] = {"messages": (), "entriesRead": 0, "bytesRead": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Of a search that has found nothing up to now."""
+
+    entries: int
+    """Read in all its steps."""
+    bytes: int
+    part: float | None
+    """Of the topic's entries, those before its place: 0 to 1. None: nobody can say."""
+    does_go_on: bool
+    """By itself, with the next step."""
+    next: str
+    """Address of the next step."""
+    stop: str
+    """Address of the page that ends it."""
+
+
+async def _progress(
+    ask: Ask, path: TopicPath, number: str, partitions: int, found: Mapping[str, Any] | None
+) -> Progress | None:
+    """None: something was found, or there is nothing more to read from there on."""
+    if found is None or found["rows"] or not found["next"]:
+        return None
+    if path.is_volatile or is_backwards(asked_of(ask.query)):
+        return None
+    read = [_count(ask.query.get(name, "")) for name in _STEP[1:]]
+    entries, size = read[0] + found["entries"], read[1] + found["bytes"]
+    step = {"position": found["next"], "read": str(entries), "readBytes": str(size)}
+    step |= dict.fromkeys(("subscription", "before", "id"), "")
+    topic = path.partition(int(number)) if partitions else path
+    return Progress(
+        entries,
+        size,
+        await _part_before(ask, topic, found["next"]),
+        does_go_on=ask.query.get("go") == "on",
+        next=ask.address(**step, go="on"),
+        stop=ask.address(**step, go="stop"),
+    )
+
+
+def _count(text: str) -> int:
+    is_count = text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX
+    return int(text) if is_count else 0
+
+
+async def _part_before(ask: Ask, path: TopicPath, place: str) -> float | None:
+    """Of a topic's entries, those before a place in it."""
+    try:
+        found = await get(ask.source.api, f"{path.rest}/internalStats")
+    except AdminError:
+        return None
+    ledger_id, _, entry_id = place.partition(":")
+    before = sum(x["entries"] for x in found["ledgers"] if x["ledgerId"] < _count(ledger_id))
+    before += _count(entry_id.partition(":")[0])
+    return min(1.0, before / found["numberOfEntries"]) if found["numberOfEntries"] else None
 
 
 @dataclass(frozen=True, slots=True)

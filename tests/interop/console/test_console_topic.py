@@ -109,3 +109,49 @@ async def test_an_offload_is_asked_for_and_says_how_it_ended(
     await eventually(lambda: _ended(admin_url, f"{topic}/offload", "ERROR"))
     reason = (await rest(admin_url, f"{topic}/offload"))["lastError"]
     assert f"the last one failed: {reason}" in unescape((await console.get(tab)).text)
+
+
+async def test_a_search_goes_on_to_the_end_of_the_topic(
+    console: httpx.AsyncClient, service_url: str, topic: str
+) -> None:
+    """It reads 12,000 entries a step at most, or for five seconds."""
+    with client_of(service_url) as client:
+        producer = client.create_producer(
+            topic.replace("/", "://", 1), batching_enabled=False, max_pending_messages=0
+        )
+        for _ in range(12_100):
+            producer.send_async(b"x", None)
+        producer.flush()
+        producer.close()
+    tab = f"/console/topic/{topic}/messages"
+    page = (await console.get(tab, params={"filter": 'key = "none"'})).text
+    (told,) = re.findall(r'<div class="none" role="status">(.*?)</div>', page, re.DOTALL)
+    assert "http-equiv" not in told
+    read, parts = list[int](), list[int]()
+    while told:
+        assert 'class="fail"' not in page
+        read += [int(text.replace(",", "")) for text in re.findall(r"in ([\d,]+) entr", told)]
+        parts += [int(text) for text in re.findall(r"(\d+) % of the topic", told)]
+        going_on = re.findall(r'content="0;url=([^"]+)"', told) or re.findall(
+            r'href="([^"]+)', told
+        )
+        page = (await console.get(tab + unescape(going_on[0]))).text
+        (told,) = re.findall(r'<div class="none" role="status">(.*?)</div>', page, re.DOTALL) or [
+            ""
+        ]
+    assert read == sorted(set(read))
+    assert len(parts) == len(read)
+    assert parts == sorted(parts)
+    assert parts[-1] <= 100
+    assert "Nothing was found." in page
+
+
+async def test_a_non_persistent_topic_has_no_messages_to_read(
+    console: httpx.AsyncClient, admin_url: str
+) -> None:
+    topic = f"non-persistent/public/default/console-{time.time_ns()}"
+    async with httpx.AsyncClient() as client:
+        assert (await client.put(f"{admin_url}/admin/v2/{topic}")).is_success
+    page = await console.get(f"/console/topic/{topic}/messages")
+    assert (page.status_code, 'class="fail"' in page.text) == (200, False)
+    assert "A non-persistent topic stores nothing" in page.text

@@ -22,6 +22,7 @@ from magnetar.broker.console.message_view import (
 from magnetar.broker.console.pulsar_cursors import delivery_of
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.dispatch.explanation import Reason
+from magnetar.broker.http.messaging import message_search
 from magnetar.broker.http.server.app import create_app
 from magnetar.broker.transaction.transaction_id import TransactionId
 from tests.unit.broker.doubles import Broker, message
@@ -347,3 +348,57 @@ async def test_reading_begins_at_an_index_where_the_broker_counts(
         page = await opened(other, position="#1")
     await counting.close()
     assert [each for each in ids if f">{each}<" in page] == ids[1:]
+
+
+def progress_of(page: str) -> tuple[str, list[str], str]:
+    """What is told of a search that has found nothing: text, addresses of its links, and the one
+    that it leads to by itself.
+    """
+    (told,) = re.findall(r'<div class="none" role="status">(.*?)</div>', page, re.DOTALL)
+    (by_itself,) = re.findall(r'http-equiv="refresh" content="0;url=([^"]+)"', told) or [""]
+    links = [unescape(each) for each in re.findall(r'href="([^"]+)"', told)]
+    return re.sub(r"<[^>]*>", " ", told), links, unescape(by_itself)
+
+
+async def test_a_search_goes_on_by_itself_until_something_is_found_or_it_is_stopped(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_search, "ENTRIES_MAX", 3)
+    await send(client, *(f"m{number}" for number in range(12)), "wanted")
+    page = await opened(client, filter='value = "wanted"')
+    text, (go_on,), by_itself = progress_of(page)
+    assert "Nothing was found in 3 entries" in text
+    assert "15 % of the topic are before this place." in text
+    assert not by_itself
+    page = (await client.get(TAB + go_on)).text
+    text, (stop,), by_itself = progress_of(page)
+    assert "Nothing was found in 6 entries" in text
+    stopped, (again,), none = progress_of((await client.get(TAB + stop)).text)
+    assert "Nothing was found in 6 entries" in stopped  # nothing was read for it
+    assert (again, none) == (by_itself, "")
+    for entries in (9, 12):
+        page = (await client.get(TAB + by_itself)).text
+        text, _, by_itself = progress_of(page)
+        assert f"Nothing was found in {entries} entries" in text
+    page = (await client.get(TAB + by_itself)).text
+    assert 'role="status">Nothing was found' not in page
+    assert "1 message in" in page
+    nothing = await opened(client, filter='value = "none"', position="latest")
+    assert "Nothing was found." in nothing
+
+
+@pytest.mark.parametrize("read", ["-1", "x", "²", "9" * 5000])
+async def test_what_was_read_before_is_a_number(client: httpx.AsyncClient, read: str) -> None:
+    await send(client, "m")
+    page = await opened(client, filter="key = 1", go="stop", read=read, readBytes=read)
+    text, _, _ = progress_of(page)
+    assert "Nothing was found in 0 entries, 0 B." in text
+
+
+async def test_a_non_persistent_topic_has_no_messages_to_read(client: httpx.AsyncClient) -> None:
+    topic = "non-persistent/public/default/ticks"
+    assert (await client.put(f"/admin/v2/{topic}")).is_success
+    for query in ({}, {"filter": "key = 1"}, {"go": "stop"}):
+        page = await client.get(f"/console/topic/{topic}/messages", params=query)
+        assert (page.status_code, 'class="fail"' in page.text) == (200, False)
+        assert "A non-persistent topic stores nothing" in page.text
