@@ -37,6 +37,7 @@ class MemoryLedger:
         self.cached = True
         self.reads = 0
         self.fail_reads = 0
+        self.read_error: Exception = OSError("no bookie answers")
         self.may_read = asyncio.Event()
         self.may_read.set()
         for ledger_id, size in enumerate(ledger_sizes, 10):
@@ -120,7 +121,7 @@ class MemoryLedger:
         await self.may_read.wait()
         if self.fail_reads:
             self.fail_reads -= 1
-            raise OSError("no bookie answers")
+            raise self.read_error
         return self._slice(position, entries_max, bytes_max)
 
     def positions(self) -> list[Position]:

@@ -8,10 +8,8 @@ from magnetar.broker.dispatch.explanation import Reason
 ROOT = Path(__file__).parents[4]
 
 _PLANTED = {
-    *(Reason.INCOMPLETE, Reason.TRIMMED, Reason.NOT_FOUND, Reason.PAST_END, Reason.DELIVERING),
-    *(Reason.BROKER_UNACKED_LIMIT, Reason.LOOK_AHEAD_LIMIT, Reason.RATE_LIMITED, Reason.READING),
-    *(Reason.READ_FAILED, Reason.NOT_COMPACTED, Reason.COMPACTED_AWAY, Reason.PRODUCERS_QUEUED),
-    *(Reason.RESETTING, Reason.CLOSING),
+    *(Reason.INCOMPLETE, Reason.LOOK_AHEAD_LIMIT),
+    *(Reason.NOT_COMPACTED, Reason.COMPACTED_AWAY, Reason.PRODUCERS_QUEUED),
 }
 """Reasons that no simulation makes; a test plants each."""
 
