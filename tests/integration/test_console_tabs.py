@@ -137,3 +137,32 @@ def test_back_and_forward_keep_what_was_filtered(url: str, context: BrowserConte
     page.go_forward()
     expect(field).to_have_value("tab")
     expect(page.locator("#live-text")).to_have_text(re.compile("^Live"), timeout=WAIT_MS)
+
+
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (844, 390)])
+def test_the_menu_of_a_phone_has_everything_and_goes_away(
+    url: str, context: BrowserContext, width: int, height: int
+) -> None:
+    page = context.new_page()
+    page.set_viewport_size({"width": width, "height": height})
+    log_in(page, url, "admin")
+    menu, more = page.locator(".bot details"), page.locator(".bot summary")
+    inside = page.locator(".bot details > div")
+    for leave in (
+        lambda: page.keyboard.press("Escape"),
+        lambda: page.mouse.click(8, 80),
+        more.click,
+    ):
+        more.click()
+        box = inside.bounding_box()
+        assert box is not None
+        assert box["y"] >= 0, "its first entries can't be reached"
+        leave()
+        expect(menu).not_to_have_attribute("open", "")
+    more.click()
+    menu.get_by_role("link", name="Brokers").click()
+    expect(page.locator("h1")).to_have_text(re.compile("^Broker"))
+    expect(menu).not_to_have_attribute("open", "")
+    more.click()
+    menu.get_by_role("button", name="Log out admin").click()
+    expect(page.locator("h1")).to_have_text("Log in")

@@ -203,6 +203,12 @@ function onKey(event) {
   }
 }
 
+// It lies over the page: a tap elsewhere closes it, as Esc does.
+function closeMenu(event) {
+  const menu = document.querySelector(".bot details[open]");
+  if (menu && (event.key === "Escape" || (!event.key && !menu.contains(event.target)))) menu.open = false;
+}
+
 // What is shown of a value; the clipboard's own API is for pages over TLS only.
 function copy(button) {
   getSelection().selectAllChildren(button.closest("section").querySelector(button.dataset.copy));
@@ -228,6 +234,7 @@ function onClick(event) {
 }
 
 document.addEventListener("keydown", onKey);
+for (const kind of ["click", "keydown"]) document.addEventListener(kind, closeMenu);
 document.addEventListener("click", onClick);
 document.addEventListener("change", ({ target }) => target.dataset.choice && choose(target));
 document.addEventListener("visibilitychange", () => {
