@@ -145,7 +145,8 @@ class PulsarSource(Source):
 
     async def subscriptions(self, query: IndexQuery) -> IndexPage:
         found = await self._figures()
-        return self._with_history(page_of(found.subscriptions, query, _note(found)), query)
+        note = f"{_note(found)} Those of topics that no broker has loaded are missing."
+        return self._with_history(page_of(found.subscriptions, query, note), query)
 
     def _with_history(self, page: IndexPage, query: IndexQuery) -> IndexPage:
         if query.points:

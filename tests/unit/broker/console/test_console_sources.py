@@ -124,6 +124,8 @@ async def test_subscriptions_of_pulsar_that_stand_need_attention(
     assert (finding["check"], finding["subject"]) == (found, f"{api.name}, subscription s")
     assert finding["sentence"].startswith(f"{api.name}, subscription s: ")
     assert why in finding["sentence"]
+    listed = await source.subscriptions(IndexQuery())
+    assert "Those of topics that no broker has loaded are missing." in listed.note
     await source.findings()
     assert api.asked == (1 if consumers else 0), "once for a snapshot"
 
