@@ -61,6 +61,7 @@ PAGES: Final = (
     "ns/public/default/do/grant?role=billing&actions=produce",
     "ns/public/default/do/clear-backlog",
     "settings/maxTenants/do/set",
+    "settings/loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold/do/set",
     "ns/public/default/policies",
     "ns/public/default/policies/backlogQuota%2Fdestination_storage",
     "nowhere",
