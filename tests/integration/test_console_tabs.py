@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import httpx
@@ -148,11 +148,12 @@ def test_the_menu_of_a_phone_has_everything_and_goes_away(
     log_in(page, url, "admin")
     menu, more = page.locator(".bot details"), page.locator(".bot summary")
     inside = page.locator(".bot details > div")
-    for leave in (
+    leaves: list[Callable[[], None]] = [
         lambda: page.keyboard.press("Escape"),
         lambda: page.mouse.click(8, 80),
         more.click,
-    ):
+    ]
+    for leave in leaves:
         more.click()
         box = inside.bounding_box()
         assert box is not None

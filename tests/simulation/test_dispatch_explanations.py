@@ -1,12 +1,13 @@
 """Seeded schedules against the dispatch cores: each entry is explained as the model knows.
 
 The model keeps its own books: who has what, permits, limits with their hysteresis, hashes that
-drain, owners of chunks. Only how full the delayed index is, and when a new active consumer begins,
-it asks the core.
+drain, owners of chunks. Only how full the delayed index is, how many entries are set aside, and
+when a new active consumer begins, it asks the core.
 """
 
 import pytest
 
+from magnetar.broker.dispatch import key_shared
 from magnetar.broker.dispatch.explanation import Explanation, Reason
 from magnetar.broker.dispatch.interfaces import ConsumerState, Deliver, DispatchLimits
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
@@ -33,6 +34,8 @@ from tests.simulation.test_dispatch import (
 
 SEEDS = seeds(4)
 _NOTHING: set[Reason | None] = {None}
+AHEAD = 3
+"""Entries that may be set aside, for each consumer."""
 
 
 class ExplainedWorld(SharedWorld):
@@ -44,6 +47,7 @@ class ExplainedWorld(SharedWorld):
         self.owners: dict[int, ConsumerState] = {}  # of chunked messages
         self.checked = 0
         self.sent_ms: dict[Position, int] = {}
+        self.told: set[Reason] = set()
         super().__init__(seed)
 
     def turn(self, *, answer_reads: bool) -> None:
@@ -102,7 +106,7 @@ class ExplainedWorld(SharedWorld):
         if entry.deliver_at_ms > self.now_ms:
             return {Reason.DELAYED}, None
         reason, consumer = self.expected_of_one(position, entry)
-        found = self.stall() | self.index_limit()
+        found = self.stall() | self.index_limit() | self.ahead_limit(position)
         if reason is not None:
             found = found | {reason}
         step_ms = 1 if self.limits.delay_strict else TICK_MS // 8
@@ -127,6 +131,10 @@ class ExplainedWorld(SharedWorld):
             return {Reason.DELAYED_INDEX_LIMIT}
         return set()
 
+    def ahead_limit(self, position: Position) -> set[Reason | None]:
+        """What stops entries that weren't read."""
+        return set()
+
     def check_explanations(self) -> None:
         if not self.permits:
             return
@@ -134,6 +142,8 @@ class ExplainedWorld(SharedWorld):
             if position not in self.cursor.acked:
                 entry = parse_header(self.head_of(position))
                 found = self.core.explain(position, entry, self.now_ms)
+                if found is not None:
+                    self.told.add(found.reason)
                 check(found, *self.expected(position), f"{position}")
                 check_since(found, self.sent_ms.get(position, 0))
                 self.checked += 1
@@ -195,6 +205,28 @@ class ExplainedSplit(ExplainedKeyShared, SplitKeySharedWorld):
 
 class ExplainedSticky(ExplainedKeyShared, StickyKeySharedWorld):
     pass
+
+
+class ExplainedAhead(ExplainedKeyShared):
+    """Few entries may be set aside."""
+
+    def ahead_limit(self, position: Position) -> set[Reason | None]:
+        core = self.core
+        assert isinstance(core, KeySharedDispatcher)
+        is_far = core._stuck_count >= AHEAD * len(self.permits)
+        return {Reason.LOOK_AHEAD_LIMIT} if is_far and core.is_unread(position) else set()
+
+
+def test_entries_behind_many_that_are_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_shared, "_LOOK_AHEAD_PER_CONSUMER", AHEAD)
+    told = set[Reason]()
+    for seed in SEEDS:
+        world = ExplainedAhead(seed)
+        for _ in range(STEPS // 2):
+            world.step()
+            world.check_explanations()
+        told |= world.told
+    assert Reason.LOOK_AHEAD_LIMIT in told
 
 
 WORLDS = [ExplainedWorld, ExplainedKeyShared, ExplainedSplit, ExplainedSticky]

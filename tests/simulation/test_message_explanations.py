@@ -13,6 +13,9 @@ import pytest
 from magnetar.broker.dispatch.explanation import Reason
 from magnetar.broker.dispatch.unacked_budget import UnackedBudget
 from magnetar.broker.policies.effective import Rate
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.entry_header import make_header
+from magnetar.broker.protocol.framing import encode_body
 from magnetar.broker.rate_limits.rate_limiter import RateLimiter
 from magnetar.broker.subscription.consumer import EXCLUSIVE, SHARED, Consumer
 from magnetar.broker.subscription.message_explanation import NO_MESSAGE, explain_message
@@ -25,6 +28,7 @@ from tests.unit.broker.dispatch.builders import Bench, FakeSink, settle
 SEEDS = seeds(4)
 STEPS = 100
 _ALL = 1_000_000_000
+_PARTS = 3
 
 
 class StoredWorld:
@@ -236,6 +240,50 @@ def test_what_is_told_of_each_position_is_what_became_of_it(sub_type: int) -> No
         *(Reason.READING, Reason.READ_FAILED, Reason.RATE_LIMITED, Reason.RESETTING),
         *(Reason.NO_CONSUMER, Reason.CAUGHT_UP, Reason.DELIVERING),
     }
+
+
+def stored_part(bench: Bench, message: int, part: int) -> Position:
+    metadata = pb.MessageMetadata(
+        producer_name="p",
+        sequence_id=message,
+        publish_time=1,
+        uuid=f"m{message}",
+        chunk_id=part,
+        num_chunks_from_msg=_PARTS,
+    )
+    return bench.ledger.append(make_header(metadata), body=encode_body(metadata, b"x"))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_parts_wait_for_those_that_are_not_there(seed: int) -> None:
+    """Not stored yet, or acknowledged: a client never gets them together."""
+    rng, bench = random.Random(seed), Bench([1])
+    consumer, sink = await bench.consumer(SHARED, permits=_ALL)
+    parts: dict[Position, tuple[int, int]] = {}
+    begun, told = dict.fromkeys(range(3), 0), set[Reason]()
+    for _ in range(STEPS):
+        if rng.random() < 0.7 or not parts:
+            message = rng.choice(list(begun))
+            parts[stored_part(bench, message, begun[message])] = message, begun[message]
+            begun[message] += 1
+            if begun[message] == _PARTS:
+                begun[max(begun) + 1] = 0
+                del begun[message]
+        else:
+            gone = rng.choice(list(parts))
+            del parts[gone]
+            bench.subscription.acknowledge(consumer, [gone])
+        bench.subscription.wake()
+        await settle()
+        assert parts.keys() <= set(sink.got)
+        for position, (message, _) in parts.items():
+            there = {part for of, part in parts.values() if of == message}
+            missing = [part + 1 for part in range(_PARTS) if part not in there]
+            found = await explain_message(bench.subscription, position)
+            told.add(found.reason)
+            assert found.reason is (Reason.INCOMPLETE if missing else Reason.PENDING)
+            assert found.details.get("missingParts", []) == missing
+    assert told == {Reason.INCOMPLETE, Reason.PENDING}
 
 
 class SharedLimit:

@@ -8,7 +8,6 @@ from magnetar.broker.dispatch.explanation import Reason
 ROOT = Path(__file__).parents[4]
 
 _PLANTED = {
-    *(Reason.INCOMPLETE, Reason.LOOK_AHEAD_LIMIT),
     *(Reason.NOT_COMPACTED, Reason.COMPACTED_AWAY, Reason.PRODUCERS_QUEUED),
 }
 """Reasons that no simulation makes; a test plants each."""
