@@ -187,7 +187,7 @@ _UNREAD: Final[Mapping[str, Any]] = {"messages": (), "entriesRead": 0, "bytesRea
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class SearchProgress:
     """Of a search that has found nothing up to now."""
 
     entries: int
@@ -205,7 +205,7 @@ class Progress:
 
 async def _progress(
     ask: Ask, path: TopicPath, number: str, partitions: int, found: Mapping[str, Any] | None
-) -> Progress | None:
+) -> SearchProgress | None:
     """None: something was found, or there is nothing more to read from there on."""
     if found is None or found["rows"] or not found["next"]:
         return None
@@ -216,7 +216,7 @@ async def _progress(
     step = {"position": found["next"], "read": str(entries), "readBytes": str(size)}
     step |= dict.fromkeys(("subscription", "before", "id"), "")
     topic = path.partition(int(number)) if partitions else path
-    return Progress(
+    return SearchProgress(
         entries,
         size,
         await _part_before(ask, topic, found["next"]),
