@@ -52,11 +52,16 @@ def _process_count(text: str) -> int:
 
 def _run_process_of_several(config: BrokerConfig, name: str) -> int:
     from magnetar.broker.logs import name_process
-    from magnetar.broker.processes import local_broker, storage_process
     from magnetar.broker.processes.plan import STORAGE
 
     name_process(name)
-    return storage_process.run(config) if name == STORAGE else local_broker.run(config, name)
+    if name == STORAGE:  # each loads its own part only
+        from magnetar.broker.processes import storage_process
+
+        return storage_process.run(config)
+    from magnetar.broker.processes import local_broker
+
+    return local_broker.run(config, name)
 
 
 def run_broker(options: argparse.Namespace) -> int:

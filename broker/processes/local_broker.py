@@ -14,7 +14,7 @@ from magnetar.broker.processes.plan import FIRST_BROKER
 from magnetar.broker.processes.shared_metrics import MetricsSocket, pages_of_others
 from magnetar.broker.processes.states import read_states
 from magnetar.broker.server.cluster_broker import ClusterBroker, run_broker
-from magnetar.broker.server.standalone import with_place_of_copies
+from magnetar.broker.server.embedded_storage import with_place_of_copies
 from magnetar.broker.service.broker_service import BrokerService
 from magnetar.metadata.factory import UNIX_SCHEME
 

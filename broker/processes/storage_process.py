@@ -40,14 +40,9 @@ from magnetar.broker.http.metrics.prometheus_page import PrometheusPage
 from magnetar.broker.processes.places import folder_of, socket_of, token_file_of
 from magnetar.broker.processes.plan import STORAGE
 from magnetar.broker.processes.shared_metrics import MetricsSocket
-from magnetar.broker.server.cluster_broker import transport_config
-from magnetar.broker.server.standalone import (
-    bookie_config,
-    freeze_objects,
-    open_embedded,
-    open_only_bookie,
-    run_process,
-)
+from magnetar.broker.server.bookie_transport_settings import transport_config
+from magnetar.broker.server.embedded_storage import bookie_config, open_embedded, open_only_bookie
+from magnetar.broker.server.server_process import freeze_objects, run_process
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from magnetar.metadata.errors import MetadataError, StoreClosedError
 from magnetar.metadata.store import SessionEvent

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import httpx  # noqa: F401  # for the first call to a broker, whose turn of the loop it would hold
 
-from magnetar.bookkeeper.auth.token_source import TokenSource, token_setting
 from magnetar.bookkeeper.bookie_protocol.config import ProtocolConfig
 from magnetar.bookkeeper.bookie_protocol.login import (
     PLUGINS,
@@ -26,12 +25,12 @@ from magnetar.bookkeeper.layout.bookkeeper_layout import BookKeeperLayout
 from magnetar.bookkeeper.layout.find_layout import find_layout, open_layout
 from magnetar.bookkeeper.malloc import keep_freed_memory
 from magnetar.bookkeeper.tls import TlsFiles, client_context
-from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.broker.bookie_client_settings import bookie_health, placement_config
 from magnetar.broker.cluster.load_sharing import LoadSharing
 from magnetar.broker.config import BrokerConfig, ConfigError
 from magnetar.broker.migration.errors import MigrationError
 from magnetar.broker.migration.marker import check_may_serve
+from magnetar.broker.server.bookie_transport_settings import bookie_token, transport_config
 from magnetar.broker.server.standalone import Standalone, run_node
 from magnetar.broker.service.bookie_access import BookieAddressResolver, RegisteredBookies
 from magnetar.broker.service.bookie_cluster import BookieCluster
@@ -42,10 +41,7 @@ from magnetar.metadata.store import MetadataStore, SessionEvent
 
 _MIB = 1024 * 1024
 _RETRY_S = 1.0
-_BACKLOG_BYTES = 64 * _MIB
 _FRAME_OVERHEAD_BYTES = 10 * 1024
-_ENTRY_OVERHEAD_BYTES = 64 * 1024
-"""Beside a message of the largest size: its metadata and our headers."""
 
 
 class ClusterBroker(Standalone):
@@ -131,22 +127,6 @@ def _monotonic_ms() -> int:
     return int(time.monotonic() * 1000)
 
 
-def transport_config(config: BrokerConfig) -> TransportConfig:
-    """How bookies are talked to, out of the broker's settings."""
-    timeout_s = float(config.bookkeeper_client_timeout_in_seconds)
-    return TransportConfig(
-        token=bookie_token(config) if config.apache_store_url is None else "",
-        add_timeout_s=timeout_s,
-        read_timeout_s=timeout_s,
-        # A refusal would end the ledger, so above what producers may have in flight beside the
-        # backlog at which their confirmations are held back.
-        backlog_bytes=_BACKLOG_BYTES,
-        pending_bytes_max=2
-        * (config.max_message_publish_buffer_size_in_mb * _MIB + _BACKLOG_BYTES),
-        entry_bytes_max=max(64 * _MIB, config.max_message_size + _ENTRY_OVERHEAD_BYTES),
-    )
-
-
 def protocol_config(config: BrokerConfig) -> ProtocolConfig:
     """How Apache's bookies are talked to, out of the broker's settings."""
     of_ours, tls = transport_config(config), tls_files(config)
@@ -160,24 +140,6 @@ def protocol_config(config: BrokerConfig) -> ProtocolConfig:
         # As Pulsar sets it, whose bookies are configured to it.
         frame_bytes_max=config.max_message_size + _FRAME_OVERHEAD_BYTES,
     )
-
-
-def bookie_token(config: BrokerConfig) -> str:
-    """Where the token is that bookies are shown; "": there is none.
-
-    Raises:
-        ConfigError: there should be one, and isn't.
-    """
-    try:
-        source = token_setting(
-            config.bookkeeper_client_authentication_plugin,
-            config.bookkeeper_client_authentication_parameters,
-        )
-        if source:
-            TokenSource(source)
-    except ValueError as error:
-        raise ConfigError(f"bookkeeperClientAuthenticationParameters: {error}") from None
-    return source
 
 
 def bookie_login(config: BrokerConfig) -> SaslLogin | None:

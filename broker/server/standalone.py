@@ -5,45 +5,36 @@ makes the next start do (journal replay, ledger recovery).
 """
 
 import asyncio
-import dataclasses
-import faulthandler
-import gc
 import logging
 import random
-import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 from uuid import uuid4
 
 from starlette.applications import Starlette
 
 from magnetar.bookkeeper.bookie.bookie import Bookie
-from magnetar.bookkeeper.bookie.config import BookieConfig, GarbageCollectionConfig, StorageConfig
-from magnetar.bookkeeper.bookie.cookie import FILE as COOKIE_FILE
-from magnetar.bookkeeper.bookie.cookie import read_instance_id
-from magnetar.bookkeeper.bookie.gc.garbage_collector import GarbageCollector, MetadataFreshnessCheck
-from magnetar.bookkeeper.bookie.integrity.integrity_service import (
-    IntegrityService,
-    IntegrityServiceConfig,
-)
-from magnetar.bookkeeper.bookie.open_bookie import BeforeRegister, open_bookie
 from magnetar.bookkeeper.client.client import BookKeeperClient
-from magnetar.bookkeeper.client.ledger_store import LedgerStore
 from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy, RandomPlacement
 from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.errors import BookkeeperError
 from magnetar.bookkeeper.loop_stalls import LoopStalls
-from magnetar.bookkeeper.process_shutdown import PLAIN, end_after, run_server, start_process
+from magnetar.bookkeeper.process_shutdown import PLAIN, end_after, start_process
 from magnetar.bookkeeper.storage.file_system import FileSystem
 from magnetar.bookkeeper.storage.os_file_system import OsFileSystem
 from magnetar.broker.bookie_client_settings import check_placement, client_config
 from magnetar.broker.config import BrokerConfig, ConfigError
 from magnetar.broker.http.middleware.origin_settings import site_check
-from magnetar.broker.listener.file_limit import raise_file_limit
-from magnetar.broker.logs import set_up_logging
 from magnetar.broker.server.embedded_bookie_server import EmbeddedBookieServer
+from magnetar.broker.server.embedded_storage import (
+    bookie_config,
+    open_embedded,
+    open_only_bookie,
+    with_place_of_copies,
+)
+from magnetar.broker.server.server_process import freeze_objects, run_process
 from magnetar.broker.server.startup_probe_server import StartupProbeServer
 from magnetar.broker.service.bookie_access import BookieAddressResolver
 from magnetar.broker.service.bookie_cluster import BookieCluster
@@ -53,10 +44,8 @@ from magnetar.managed_ledger.entry_cache import EntryCache
 from magnetar.managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
 from magnetar.managed_ledger.offload.file_store import FilesystemOffloader
 from magnetar.managed_ledger.orphan_ledgers import OWNER, read_owner
-from magnetar.metadata.embedded import EmbeddedMetadataStore
-from magnetar.metadata.errors import DatabaseError, MetadataError, StoreClosedError
+from magnetar.metadata.errors import MetadataError, StoreClosedError
 from magnetar.metadata.factory import connect_store
-from magnetar.metadata.log_format import find_segments
 from magnetar.metadata.store import MetadataStore, SessionEvent
 
 logger = logging.getLogger(__name__)
@@ -64,19 +53,10 @@ logger = logging.getLogger(__name__)
 OpenFiles: TypeAlias = "Callable[[Path], FileSystem]"
 
 _MIB = 1024 * 1024
-_BOOKIE_ID = "embedded"
-_SWITCH_INTERVAL_S = 0.0005
-"""How long a thread back from a sync waits for a busy loop."""
 _CLOSE_S = 15.0
 """Of the time for a stop, kept for closing whatever a drain takes; half, if that is less."""
 _LATE_S = 2.0
 """Until a loop that is busy sees that the time is over."""
-_COLLECT_YOUNG_OBJECTS = 50_000
-"""Allocations between collections of the youngest generation: entries are ``bytes`` and lists,
-which die by reference counting; the default of 700 only walks long lists again and again."""
-_COLLECT_OLDER = 5, 200
-"""Each such many of the younger ones. What survived is walked once more by the middle one: twenty
-times as much, a million objects of as many new producers, was a turn of 70 ms."""
 
 
 class Standalone:
@@ -294,73 +274,6 @@ class Standalone:
             self.failed.set_result(error)
 
 
-def with_place_of_copies(config: BrokerConfig) -> BrokerConfig:
-    """There is one machine: copies of ledgers may be where the ledgers are."""
-    if config.file_system_uri:
-        return config
-    place = config.data_path.absolute() / "offloaded"
-    return dataclasses.replace(config, file_system_uri=place.as_uri())
-
-
-async def open_only_bookie(
-    stack: AsyncExitStack,
-    store: MetadataStore,
-    settings: BookieConfig,
-    files: FileSystem,
-    *,
-    collect_s: float,
-    before_register: BeforeRegister | None = None,
-) -> tuple[Bookie, GarbageCollector]:
-    """The bookie beside an embedded store, with what looks after its disk; ``stack`` closes them.
-
-    Args:
-        collect_s: pause between collections of garbage.
-    Raises:
-        As ``open_bookie``.
-    """
-    bookie = await open_bookie(settings, files, store, before_register=before_register)
-    stack.push_async_callback(bookie.close)
-    current = MetadataFreshnessCheck(store, bookie.bookie_id, await read_instance_id(store))
-    collector = GarbageCollector(bookie, LedgerStore(store), before_listing=current.check)
-    stack.push_async_callback(collector.close)
-    collector.start(collect_s)
-    # Damage is told; there is no other copy.
-    integrity_service = IntegrityService(bookie, None, IntegrityServiceConfig())
-    stack.push_async_callback(integrity_service.close)
-    integrity_service.start()
-    return bookie, collector
-
-
-def open_embedded(data: Path) -> EmbeddedMetadataStore:
-    """Raises DatabaseError; also if a new store would be made beside a bookie that has worked."""
-    path, cookie = data / "metadata" / "metadata.sqlite", data / "bookie" / COOKIE_FILE
-    if cookie.exists() and not path.exists() and not find_segments(path):
-        raise DatabaseError(path, f"the file is missing, but {cookie.parent} has data")
-    return EmbeddedMetadataStore.open(path)
-
-
-def bookie_config(config: BrokerConfig) -> BookieConfig:
-    """The embedded bookie's settings out of the broker's."""
-    return BookieConfig(
-        bookie_id=_BOOKIE_ID,
-        data_dir=config.data_path / "bookie",
-        storage=StorageConfig(
-            journal_segment_bytes=config.journal_max_size_mb * _MIB,
-            journal_group_bytes_max=config.journal_max_group_bytes,
-            # Twice what the broker lets producers have in flight: a refusal would end the ledger.
-            journal_queue_bytes_max=2 * config.max_message_publish_buffer_size_in_mb * _MIB,
-            flush_bytes=config.db_storage_write_cache_max_size_mb * _MIB,
-            entry_log_bytes=config.entry_log_size_limit_mb * _MIB,
-        ),
-        flush_interval_s=config.flush_interval_ms / 1000,
-        disk_usage_max=config.disk_usage_threshold,
-        # Trimming leaves half-empty logs behind all the time, and nobody else uses the disk.
-        collection=GarbageCollectionConfig(
-            minor_ratio=0.5, minor_interval_s=config.gc_wait_time_ms / 1000
-        ),
-    )
-
-
 def run(config: BrokerConfig, open_files: OpenFiles = OsFileSystem) -> int:
     """A standalone process; see ``run_node``."""
     return run_node(config, lambda: Standalone(config, open_files))
@@ -369,22 +282,6 @@ def run(config: BrokerConfig, open_files: OpenFiles = OsFileSystem) -> int:
 def run_node(config: BrokerConfig, new_node: Callable[[], Standalone]) -> int:
     """Run until SIGTERM, SIGINT or a fatal error. Exit codes: docs/internals/failures.md."""
     return run_process(config, lambda: _serve(new_node))
-
-
-def run_process(config: BrokerConfig, serve: Callable[[], Coroutine[Any, Any, int]]) -> int:
-    """Run ``serve`` in a process that is set up for a server; its exit code."""
-    set_up_logging(config)
-    faulthandler.enable()  # says where, should a damaged index make LMDB leave its map (SIGBUS)
-    raise_file_limit()
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    return run_server(serve)
-
-
-def freeze_objects() -> None:
-    """What is alive when a process is ready stays alive: no collection needs to walk it again."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_COLLECT_YOUNG_OBJECTS, *_COLLECT_OLDER)
 
 
 async def _serve(new_node: Callable[[], Standalone]) -> int:

@@ -22,10 +22,10 @@ from magnetar.bookkeeper.replication.under_replication import UnderReplicationSt
 from magnetar.broker.bookie_client_settings import check_placement, placement_config
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.config import BrokerConfig
+from magnetar.broker.server.bookie_transport_settings import transport_config
 from magnetar.broker.server.cluster_broker import (
     protocol_config,
     tls_files,
-    transport_config,
 )
 from magnetar.metadata.factory import connect_store
 from magnetar.metadata.store import MetadataStore

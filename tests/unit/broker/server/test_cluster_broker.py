@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from magnetar.broker.config import BrokerConfig, ConfigError
-from magnetar.broker.server.cluster_broker import tls_files, transport_config
+from magnetar.broker.server.bookie_transport_settings import transport_config
+from magnetar.broker.server.cluster_broker import tls_files
 
 
 def test_bookies_are_talked_to_with_the_brokers_limits() -> None:
