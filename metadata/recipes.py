@@ -37,11 +37,18 @@ async def update(
         The node afterwards; None if there is none and ``change`` wanted none.
     Raises:
         BadVersionError: lost against others a thousand times in a row.
+        OutcomeUnknownError: a reply was lost, and what is stored couldn't be read again.
     """
     error: MetadataError | None = None
     unknown: bytes | None = None  # written, fate unknown
     for _ in range(_ROUNDS_MAX):
-        found = await store.get(path)
+        try:
+            found = await store.get(path)
+        except MetadataError as failed:
+            if unknown is None:
+                raise
+            # Not its own error: whoever reads "session lost" takes it that nothing was written.
+            raise OutcomeUnknownError(path, failed) from failed
         if found is not None and unknown is not None and found.value == unknown:
             return found
         value = change(None if found is None else found.value)
