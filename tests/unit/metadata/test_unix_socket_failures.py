@@ -148,14 +148,14 @@ async def test_the_connection_ends_at_every_request(
             break
         await world.wait_until_back()
         found = await world.values(at)
-        _judge(found, before, after, error)
+        _check(found, before, after, error)
         if found != after:
             await work(world.client, at)
             assert await world.values(at) == after
     assert number > 1  # it asked at least once
 
 
-def _judge(found: Any, before: Any, after: Any, error: MetadataError | None) -> None:
+def _check(found: Any, before: Any, after: Any, error: MetadataError | None) -> None:
     if error is None:
         assert found == after
         return
