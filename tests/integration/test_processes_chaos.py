@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from magnetar.broker.local_cluster.cluster_folder import port_is_free
 from tests.chaos_rounds import SEED, TOPICS, ChaosRounds, post, start_features
 from tests.child_process import suspend
 from tests.cluster_process import is_alive
@@ -125,6 +126,12 @@ class ProcessChaos(ChaosRounds):
         children = self.processes.children().values()
         self.processes.kill()
         wait_until(lambda: not any(map(is_alive, children)), "nobody outlives it", WAIT_S)
+        # A dead process keeps its sockets until its last thread is back from the disk.
+        first = (self.processes.port, self.processes.web_port)
+        ports = [port + 100 * number for port in first for number in range(len(self.web_urls))]
+        wait_until(
+            lambda: all(port_is_free("127.0.0.1", each) for each in ports), "ports are free", WAIT_S
+        )
         self.processes.start(same_ports=True)
 
 
