@@ -72,7 +72,7 @@ UNKNOWN_FRAME_BYTES_MAX: Final = 192 * 1024
 """Of a client that isn't authenticated yet: enough for two large tokens, and no more memory."""
 _LINGER_S = 5.0
 """How long a closed connection may take to read what was still queued for it."""
-_KERNEL_UNSENT_BYTES = 128 * 1024
+_KERNEL_UNSENT_BYTES = 512 * 1024
 """What the system holds of a connection beyond what is under way: more takes memory of the machine
 for clients that read nothing, and makes nothing faster.
 """

@@ -15,7 +15,7 @@ others. Answers to commands aren't counted: they end by the client not being rea
 
 from typing import Final
 
-PIECE_BYTES: Final = 128 * 1024
+PIECE_BYTES: Final = 256 * 1024
 LEAST_PIECE_BYTES: Final = 16 * 1024
 BUDGET_BYTES: Final = 8 * 1024 * 1024
 
