@@ -238,11 +238,11 @@ class AsyncCoordinator:
         is_due = False
         for effect in self.core.take_effects():
             match effect:
-                case AppendEntry(entry, may_wait):
-                    self._held.append(entry)
-                    is_due = is_due or not may_wait
-                case Answer(request, result):
-                    cast(OnAnswer, request)(result)
+                case AppendEntry():
+                    self._held.append(effect.entry)
+                    is_due = is_due or not effect.may_wait
+                case Answer():
+                    cast(OnAnswer, effect.request)(effect.result)
                 case EndParticipants():
                     self._end(effect)
                 case Trim((ledger_id, entry_id)):

@@ -23,7 +23,14 @@ from magnetar.broker.errors import (
 )
 from magnetar.broker.transaction import transaction_records_pb2 as pb
 from magnetar.broker.transaction.coordinator_metrics import CoordinatorMetrics
-from magnetar.broker.transaction.coordinator_records import encode_group, entry_records
+from magnetar.broker.transaction.coordinator_records import (
+    encode_group,
+    encode_new,
+    encode_partitions,
+    encode_status,
+    encode_subscriptions,
+    entry_records,
+)
 from magnetar.broker.transaction.transaction_deadlines import TransactionDeadlines
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.managed_ledger.position import Position
@@ -141,8 +148,10 @@ class _Transaction:
         return self.start_ms + self.timeout_ms
 
 
-@dataclass(slots=True)
-class _Append:
+@dataclass(slots=True, eq=False)
+class _Append(AppendEntry):
+    """One object for the effect and for what follows of it."""
+
     transaction: _Transaction
     number: int
     taken: int  # what its record says of ``Coordinator._taken``
@@ -360,9 +369,7 @@ class Coordinator:
             return
         answer = Answer(request, self._id_of(transaction))
         if added:
-            record = self._record(transaction, Record.ADD_PARTITION)
-            record.partitions.extend(added)
-            self._append(transaction, record, answer)
+            self._append(transaction, self._partitions_record(transaction, added), answer)
         else:
             self._answer(answer)
 
@@ -381,9 +388,7 @@ class Coordinator:
             return
         answer = Answer(request, self._id_of(transaction))
         if added:
-            record = self._record(transaction, Record.ADD_SUBSCRIPTION)
-            _put_subscriptions(record, added)
-            self._append(transaction, record, answer)
+            self._append(transaction, self._subscriptions_record(transaction, added), answer)
         else:
             self._answer(answer)
 
@@ -422,8 +427,7 @@ class Coordinator:
         ended = Record.COMMITTED if commits else Record.ABORTED
         self.metrics.on_ended(transaction.start_ms, commits=commits)
         self.metrics.stuck -= transaction.failures > 0
-        record = self._record(transaction, Record.UPDATE)
-        record.expectedStatus, record.newStatus = transaction.status, ended
+        record = self._status_record(transaction, transaction.status, ended)
         name = self._id_of(transaction)
         self._effects += [Answer(request, name) for request in self._waiting.pop(sequence, ())]
         self._append(transaction, record)
@@ -460,11 +464,12 @@ class Coordinator:
 
     def _find(self, request: Request, sequence: int, caller: str | None) -> _Transaction | None:
         transaction = self._live.get(sequence)
-        name = TransactionId(self.number, sequence)
         if transaction is None:
+            name = TransactionId(self.number, sequence)
             error = TransactionNotFoundError(f"Transaction {name} has ended, or never was")
             self._answer(Answer(request, error))
         elif caller is not None and transaction.owner not in ("", caller):
+            name = self._id_of(transaction)
             text = f"Client ({caller}) is neither the owner of the transaction {name}"
             self._answer(Answer(request, NotAllowedError(f"{text} nor a super user")))
             return None
@@ -510,7 +515,8 @@ class Coordinator:
 
     def _begin_end(self, transaction: _Transaction, *, commits: bool) -> None:
         transaction.status = Record.COMMITTING if commits else Record.ABORTING
-        self._append(transaction, self._end_record(transaction), begins_end=True)
+        record = self._status_record(transaction, Record.OPEN, transaction.status)
+        self._append(transaction, record, begins_end=True)
 
     def _end_participants(self, transaction: _Transaction) -> None:
         if not transaction.partitions and not transaction.subscriptions:
@@ -540,37 +546,31 @@ class Coordinator:
 
     # --- records
 
-    def _record(self, transaction: _Transaction, operation: "Record.Operation.ValueType") -> Record:
-        return Record(
-            operation=operation,
-            leastBits=transaction.sequence,
-            mostBits=self.number,
-            maxLocalTxnId=self._taken - 1,
+    def _new_record(self, transaction: _Transaction) -> bytes:
+        return encode_new(
+            *(transaction.sequence, self.number, self._taken - 1),
+            *(transaction.start_ms, transaction.timeout_ms, transaction.owner),
         )
 
-    def _new_record(self, transaction: _Transaction) -> Record:
-        record = self._record(transaction, Record.NEW)
-        record.startTime = transaction.start_ms
-        record.timeoutMs = transaction.timeout_ms & UINT64
-        if transaction.owner:
-            record.owner = transaction.owner
-        return record
+    def _partitions_record(self, transaction: _Transaction, names: Iterable[str]) -> bytes:
+        return encode_partitions(transaction.sequence, self.number, self._taken - 1, names)
 
-    def _end_record(self, transaction: _Transaction) -> Record:
-        record = self._record(transaction, Record.UPDATE)
-        record.expectedStatus, record.newStatus = Record.OPEN, transaction.status
-        return record
+    def _subscriptions_record(
+        self, transaction: _Transaction, names: Iterable[tuple[str, str]]
+    ) -> bytes:
+        return encode_subscriptions(transaction.sequence, self.number, self._taken - 1, names)
+
+    def _status_record(self, transaction: _Transaction, expected: Status, new: Status) -> bytes:
+        return encode_status(transaction.sequence, self.number, self._taken - 1, expected, new)
 
     def _append(
         self,
         transaction: _Transaction,
-        record: Record,
+        record: bytes,
         *answers: Answer,
         begins_end: bool = False,
     ) -> None:
-        self._append_entry(
-            transaction, record.SerializeToString(), list(answers), begins_end=begins_end
-        )
+        self._append_entry(transaction, record, list(answers), begins_end=begins_end)
         if self._next_entry - self._trimmed > REPLAY_MIN:
             self._copy_oldest()
 
@@ -592,25 +592,26 @@ class Coordinator:
         *,
         begins_end: bool = False,
     ) -> None:
-        append = _Append(transaction, self._next_entry, self._taken, answers, begins_end)
+        may_wait = not (begins_end or answers)
+        append = _Append(
+            *(entry, may_wait, transaction, self._next_entry, self._taken, answers, begins_end)
+        )
         self._next_entry += 1
         self.metrics.appended += 1
         self._in_flight.append(append)
-        if is_awaited := begins_end or bool(answers):
+        if not may_wait:
             self._awaited = append
-        self._effects.append(AppendEntry(entry, may_wait=not is_awaited))
+        self._effects.append(append)
 
     def _copy(self, transaction: _Transaction) -> None:
         """All of it in one entry, at the log's end."""
         records = [self._new_record(transaction)]
         if transaction.partitions:
-            records.append(self._record(transaction, Record.ADD_PARTITION))
-            records[-1].partitions.extend(transaction.partitions)
+            records.append(self._partitions_record(transaction, transaction.partitions))
         if transaction.subscriptions:
-            records.append(self._record(transaction, Record.ADD_SUBSCRIPTION))
-            _put_subscriptions(records[-1], transaction.subscriptions)
+            records.append(self._subscriptions_record(transaction, transaction.subscriptions))
         if transaction.status != Record.OPEN:
-            records.append(self._end_record(transaction))
+            records.append(self._status_record(transaction, Record.OPEN, transaction.status))
         self._copies.append((self._next_entry, transaction.first, transaction.position))
         transaction.first, transaction.position = self._next_entry, None
         self._live.move_to_end(transaction.sequence)
@@ -648,11 +649,6 @@ def _add_participants(
 
 def _name_characters(partitions: Sequence[str], subscriptions: Sequence[tuple[str, str]]) -> int:
     return sum(map(len, partitions)) + sum(len(x) + len(y) for x, y in subscriptions)
-
-
-def _put_subscriptions(record: Record, subscriptions: Iterable[tuple[str, str]]) -> None:
-    for topic, subscription in subscriptions:
-        record.subscriptions.add(topic=topic, subscription=subscription)
 
 
 def as_signed(number: int) -> int:

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from magnetar.broker.transaction import transaction_records_pb2 as pb
 from magnetar.broker.transaction.coordinator import Answer, Coordinator, Trim
+from magnetar.broker.transaction.coordinator_records import encode_group, entry_records
 from tests.simulation import test_transaction_coordinator
 from tests.simulation.plant import Bugs, Plant
 
@@ -118,12 +119,14 @@ def sequences_go_on_from_those_that_have_not_ended(plant: Plant) -> None:
 def sequences_ahead_are_not_stored(plant: Plant) -> None:
     """A record says only which were given out, as long as each answer waited for one."""
 
-    def record(self: Any, *arguments: Any) -> Any:
-        made = old(self, *arguments)
-        made.maxLocalTxnId = self._next - 1
-        return made
+    def append(self: Any, transaction: Any, entry: bytes, *arguments: Any, **more: bool) -> None:
+        records = entry_records(entry)
+        for record in records:
+            record.maxLocalTxnId = self._next - 1
+        changed = encode_group([record.SerializeToString() for record in records])
+        old(self, transaction, changed, *arguments, **more)
 
-    old = plant.set(Coordinator, "_record", record)
+    old = plant.set(Coordinator, "_append_entry", append)
 
 
 @bug(_WORLD)
@@ -140,7 +143,7 @@ def additions_do_not_wait_for_the_log(plant: Plant) -> None:
     """As new transactions don't: but a message may follow, and its topic be forgotten."""
 
     def append(self: Any, transaction: Any, record: Any, *answers: Answer, **more: bool) -> None:
-        if record.operation != pb.TransactionRecord.NEW:
+        if entry_records(record)[0].operation != pb.TransactionRecord.NEW:
             self._effects += answers
             answers = ()
         old(self, transaction, record, *answers, **more)

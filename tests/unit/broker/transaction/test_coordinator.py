@@ -157,7 +157,7 @@ def test_entries_that_are_appended_together_are_one_of_bounded_size() -> None:
     core.add_partitions("", 2, ["x" * (1 << 16)])
     core.add_partitions("", 1, ["t"])
     entries = [each.entry for each in core.take_effects() if isinstance(each, AppendEntry)]
-    entries.append(encode_group(entry_records(entries[0]) * 2))
+    entries.append(encode_group([entries[0]] * 2))
     groups = list(in_groups(entries))
     assert [count for _, count in groups] == [4, 2]
     records = [record for entry in entries for record in entry_records(entry)]
