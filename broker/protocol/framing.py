@@ -103,8 +103,12 @@ def encode(command: Message, body: bytes = b"") -> bytes:
 
 def encode_body(metadata: MessageMetadata, payload: bytes) -> bytes:
     """Checksum, metadata and payload as they are stored and sent."""
-    data = metadata.SerializeToString()
-    checked = b"".join((_U32.pack(len(data)), data, payload))
+    return checked_body(metadata.SerializeToString(), payload)
+
+
+def checked_body(metadata: bytes, payload: bytes = b"") -> bytes:
+    """The same of metadata that are bytes already."""
+    checked = b"".join((_U32.pack(len(metadata)), metadata, payload))
     return _CHECKSUM_HEAD.pack(CHECKSUM_MAGIC, crc32c(checked)) + checked
 
 

@@ -25,7 +25,7 @@ def has_broken_text(message: Message) -> bool:
     for field, value in message.ListFields():
         if field.type == FieldDescriptor.TYPE_STRING:
             if field.is_repeated:
-                if any(type(item) is bytes for item in value):
+                if bytes in map(type, value):
                     return True
             elif type(value) is bytes:
                 return True

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -64,11 +65,28 @@ class TransactionalTopic(Protocol):
         """More of the log may be delivered."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Marker:
+    """To be appended; ``stored`` tells that it is, or why that isn't known."""
+
     head: bytes
     body: bytes
     stored: OnEnded
+
+
+@dataclass(slots=True, eq=False)
+class _EndMarker(_Marker):
+    """Of an end that waits for nothing but the log: one object, as there are thousands a second.
+
+    Attributes:
+        ended: made when somebody else asks for the same end.
+    """
+
+    transaction: TransactionId
+    low_watermark: int
+    commit: bool
+    done: OnEnded
+    ended: asyncio.Future[None] | None = None
 
 
 class TopicTransactions:
@@ -98,7 +116,7 @@ class TopicTransactions:
         self.recovered_ms, self.snapshot_ms = (0, 0), 0
         self._looking: asyncio.Task[None] | None = None
         self._is_storing = False
-        self._ends: dict[TransactionId, asyncio.Future[None]] = {}
+        self._ends: dict[TransactionId, asyncio.Future[None] | _EndMarker] = {}
         self._markers: list[_Marker] = []  # to be appended at the end of this turn
 
     # --- beginning
@@ -238,45 +256,45 @@ class TopicTransactions:
         self.advance()
         if not self._has_seen_all() or self.buffer.has_ended(transaction):
             return False
-        ended = self._ends[transaction] = asyncio.get_running_loop().create_future()
-
-        def finish(error: BaseException | None) -> None:
-            del self._ends[transaction]
-            if error is None:
-                ended.set_result(None)
-            else:
-                ended.set_exception(error)
-                ended.exception()  # perhaps nobody else waits for it
-            done(error)
-
-        def stored(error: BaseException | None) -> None:
-            if error is not None:
-                finish(error)
-                return
-            self.advance()
-            if self._has_seen_all():
-                self._topic.on_transaction_end(transaction, commit=commit)
-                if self.buffer.on_finished(transaction.most, low_watermark) is None:
-                    finish(None)
-                    return
-            self._run(self._follow(transaction, low_watermark, finish, commit=commit))
-
-        marker = end_marker(transaction, self._now_ms(), commit=commit)
-        self._append_soon(_Marker(*marker, stored))
+        head, body = end_marker(transaction, self._now_ms(), commit=commit)
+        marker = _EndMarker(head, body, done, transaction, low_watermark, commit, done)
+        marker.stored = partial(self._on_end_stored, marker)
+        self._ends[transaction] = marker
+        self._append_soon(marker)
         return True
 
-    async def _follow(
-        self, transaction: TransactionId, low_watermark: int, done: OnEnded, *, commit: bool
-    ) -> None:
+    def _on_end_stored(self, end: _EndMarker, error: BaseException | None) -> None:
+        if error is None:
+            self.advance()
+            if not self._has_seen_all():
+                self._run(self._follow(end))
+                return
+            self._topic.on_transaction_end(end.transaction, commit=end.commit)
+            if self.buffer.on_finished(end.transaction.most, end.low_watermark) is not None:
+                self._run(self._follow(end))
+                return
+        self._finish(end, error)
+
+    async def _follow(self, end: _EndMarker) -> None:
         """What comes behind a stored end, where it has to be waited for."""
         failure: Exception | None = None
         try:
             await self._caught_up()
-            self._topic.on_transaction_end(transaction, commit=commit)
-            await self._end_late(transaction.most, low_watermark)
+            self._topic.on_transaction_end(end.transaction, commit=end.commit)
+            await self._end_late(end.transaction.most, end.low_watermark)
         except Exception as error:
             failure = error
-        done(failure)
+        self._finish(end, failure)
+
+    def _finish(self, end: _EndMarker, error: BaseException | None) -> None:
+        del self._ends[end.transaction]
+        if end.ended is not None:
+            if error is None:
+                end.ended.set_result(None)
+            else:
+                end.ended.set_exception(error)
+                end.ended.exception()  # who waited may have gone
+        end.done(error)
 
     def _append_soon(self, marker: _Marker) -> None:
         """Those of one turn share an append."""
@@ -318,11 +336,16 @@ class TopicTransactions:
 
     async def _end_once(self, transaction: TransactionId, *, commit: bool) -> None:
         """However often it is asked for meanwhile."""
-        if (task := self._ends.get(transaction)) is None:
-            task = asyncio.ensure_future(self._end(transaction, commit=commit))
-            self._ends[transaction] = task
-            task.add_done_callback(lambda _: self._ends.pop(transaction, None))
-        await asyncio.shield(task)
+        ended = self._ends.get(transaction)
+        if ended is None:
+            ended = asyncio.ensure_future(self._end(transaction, commit=commit))
+            self._ends[transaction] = ended
+            ended.add_done_callback(lambda _: self._ends.pop(transaction, None))
+        elif isinstance(ended, _EndMarker):
+            if ended.ended is None:
+                ended.ended = asyncio.get_running_loop().create_future()
+            ended = ended.ended
+        await asyncio.shield(ended)
 
     def stats(self) -> dict[str, int]:
         """Pulsar's names; counts since the topic was loaded."""

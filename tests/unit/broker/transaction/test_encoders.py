@@ -1,4 +1,4 @@
-"""Records and answers that are written by hand have the bytes that protobuf writes."""
+"""Records, markers and answers that are written by hand have the bytes that protobuf writes."""
 
 from typing import Any, Final
 
@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from magnetar.broker.connection.transaction_commands import encode_answer
 from magnetar.broker.protocol import pulsar_api_pb2 as api
-from magnetar.broker.protocol.framing import encode, varint
+from magnetar.broker.protocol.entry_header import make_header
+from magnetar.broker.protocol.framing import encode, encode_body, varint
 from magnetar.broker.transaction.coordinator_records import (
     encode_group,
     encode_new,
@@ -17,6 +18,8 @@ from magnetar.broker.transaction.coordinator_records import (
     encode_subscriptions,
     entry_records,
 )
+from magnetar.broker.transaction.markers import ABORT, COMMIT, end_marker
+from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.broker.transaction.transaction_records_pb2 import (
     TransactionRecord,
     TransactionRecords,
@@ -81,6 +84,21 @@ def test_answers(name: str, request_id: int, least: int, most: int) -> None:
     kind = getattr(api, f"Command{name}Response")
     wanted = kind(request_id=request_id, txnid_least_bits=least, txnid_most_bits=most)
     assert encode_answer(kind, request_id, least, most) == encode(wanted)
+
+
+@given(_UINT64, _UINT64, _GIVEN_OUT, st.booleans())
+def test_end_markers(least: int, most: int, now_ms: int, commit: bool) -> None:
+    """The fields are Pulsar's, see Markers.newTxnCommitMarker."""
+    metadata = api.MessageMetadata(
+        producer_name="pulsar.txn.marker",
+        sequence_id=(1 << 64) - 1,
+        publish_time=now_ms,
+        marker_type=COMMIT if commit else ABORT,
+        txnid_least_bits=least,
+        txnid_most_bits=most,
+    )
+    wanted = make_header(metadata, 0), encode_body(metadata, b"")
+    assert end_marker(TransactionId(most, least), now_ms, commit=commit) == wanted
 
 
 @given(_UINT64)
