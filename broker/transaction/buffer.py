@@ -28,8 +28,8 @@ from magnetar.managed_ledger.entry_batch import EntryBatch
 from magnetar.managed_ledger.position import EARLIEST, Position
 
 _LOOKED_FOR: Final = FLAG_TRANSACTION | FLAG_MARKER
-SEALED_COUNT: Final = 10_000
-"""Aborted transactions that become a marker of their own."""
+SEALED_COUNT: Final = 2_000
+"""Aborted transactions that become a marker of their own: made and read in about a millisecond."""
 SNAPSHOT_ENTRIES: Final = 5_000
 """Entries behind a snapshot, before there is another one: what a load looks at."""
 _LEAST: Final = (1 << 64) - 1
@@ -241,8 +241,13 @@ class TopicTransactionBuffer:
         return found
 
     def restore_sealed(self, position: Position, marker: TransactionSnapshot) -> None:
-        """Of the markers that a snapshot names one after the other, but those that were trimmed."""
-        self._sealed.append(position)
+        """Of the markers that a snapshot names one after the other, but those that were trimmed.
+
+        Args:
+            marker: or a part of it; the other parts come next.
+        """
+        if self._sealed[-1:] != [position]:
+            self._sealed.append(position)
         self._take_aborted(marker)
 
     def restore(self, snapshot: TransactionSnapshot) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,8 @@ from magnetar.broker.protocol.framing import parse_entry_body
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.broker.topic.persistent_topic import PersistentTopic
 from magnetar.broker.transaction import buffer as buffer_module
+from magnetar.broker.transaction import buffer_recovery
+from magnetar.broker.transaction.buffer import TopicTransactionBuffer
 from magnetar.broker.transaction.buffer_recovery import TRANSACTIONS_PROPERTY
 from magnetar.broker.transaction.stored_ends import ENDS_PROPERTY
 from magnetar.broker.transaction.transaction_id import TransactionId
@@ -19,7 +22,7 @@ from magnetar.managed_ledger import append_path
 from magnetar.managed_ledger.append_core import AppendDone
 from magnetar.managed_ledger.entry_batch import Buffer
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
-from magnetar.managed_ledger.position import EARLIEST
+from magnetar.managed_ledger.position import EARLIEST, Position
 from tests.unit.broker.doubles import Broker, Client, message, receipts
 from tests.unit.broker.topic.test_deduplication import connected, reload, topic_of
 from tests.unit.broker.topic.test_undecided_appends import cut_off
@@ -180,6 +183,31 @@ async def test_a_load_knows_what_was_open_and_what_was_aborted(
     await reload(broker)
     again = await Consumer(broker, 6001).subscribe(EXCLUSIVE)
     await again.sees(0, *left)
+
+
+async def test_sealed_markers_of_earlier_releases_are_restored_in_parts(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They hold 10,000 aborted transactions, which took one turn of 5 to 9 ms."""
+    monkeypatch.setattr(buffer_module, "SEALED_COUNT", 5)
+    monkeypatch.setattr(buffer_recovery, "SEALED_COUNT", 2)
+    client, _ = await connected(broker)
+    for least in range(6):
+        await store(client, sent(least, least))
+        await end(await topic_of(broker), least, commit=False)
+    sizes, restore = list[int](), TopicTransactionBuffer.restore_sealed
+
+    def counted(self: TopicTransactionBuffer, position: Position, marker: Any) -> None:
+        sizes.append(len(marker.abortedLedger))
+        restore(self, position, marker)
+
+    monkeypatch.setattr(TopicTransactionBuffer, "restore_sealed", counted)
+    topic = await reload(broker)
+    assert sizes == [2, 2, 1]
+    assert topic.transactions is not None
+    assert topic.transactions.buffer.aborted_total == 6
+    await (await Consumer(broker, 6000).subscribe()).sees()
+    assert len(topic.transactions.buffer.snapshot().sealedLedger) == 1
 
 
 async def is_refused(client: Client, frame: bytes) -> None:
