@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.compaction.keyed_messages import last_kept_index
@@ -35,7 +35,7 @@ from magnetar.broker.subscription.consumer import (
     SubscribeRequest,
 )
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
-from magnetar.broker.subscription.subscription import AckDone
+from magnetar.broker.subscription.subscription import AckDone, after
 from magnetar.broker.topic.persistent_topic import NO_TRANSACTIONS
 from magnetar.broker.transaction.pending_acks import PendingAck
 from magnetar.broker.transaction.transaction_id import TransactionId
@@ -61,6 +61,10 @@ _IDS_AT_ONCE = 2_000
 _IDS_PER_TURN = 32
 """Ids of a larger one, or of one with long ack sets; the longest set takes half a millisecond."""
 _WORDS_AT_ONCE = 16_384
+_IDS_IN_TRANSACTION = 200
+"""Ids of an ACK in a transaction that are taken in one go: they are checked and recorded."""
+_BYTES_IN_TRANSACTION = 16_384
+"""Bytes of such an ACK, or of ack sets, that are taken in one go."""
 
 
 def _signed(number: int) -> int:
@@ -269,6 +273,10 @@ def _ack_in_transaction(connection: Connection, consumer: Consumer, command: pb.
         done(NotAllowedError("Transactions need a persistent topic"))
     elif not message_ids or (cumulative and len(message_ids) > 1):
         done(NotAllowedError("An acknowledgement names no message, or too many"))
+    elif len(message_ids) > _IDS_IN_TRANSACTION or command.ByteSize() > _BYTES_IN_TRANSACTION:
+        parts = _in_parts(message_ids)
+        work = subscription.acknowledge_many_in_transaction(consumer, transaction, parts, done)
+        connection.run(_until_done(connection.service.run(work)))  # as of `_ack_in_slices`
     else:
         try:
             acks = [_pending_ack(each) for each in message_ids]
@@ -278,6 +286,19 @@ def _ack_in_transaction(connection: Connection, consumer: Consumer, command: pb.
         subscription.acknowledge_in_transaction(
             consumer, transaction, acks, done, cumulative=cumulative
         )
+
+
+def _in_parts(message_ids: Iterable[pb.MessageIdData]) -> Iterator[list[PendingAck]]:
+    """Of a turn of the loop each. Raises InvalidPositionError."""
+    some, words = list[PendingAck](), 0
+    for message_id in message_ids:
+        some.append(_pending_ack(message_id))
+        words += len(message_id.ack_set)
+        if len(some) == _IDS_IN_TRANSACTION or words * 8 > _BYTES_IN_TRANSACTION:
+            yield some
+            some, words = [], 0
+    if some:
+        yield some
 
 
 def _pending_ack(message_id: pb.MessageIdData) -> PendingAck:
@@ -320,7 +341,7 @@ async def _ack_in_slices(
     """
     starts = range(0, len(message_ids), _IDS_PER_TURN)
     if done is not None:
-        done = _after(done, len(starts))
+        done = after(done, len(starts))
     for start in starts:
         _ack_split(consumer, *_split(message_ids[start : start + _IDS_PER_TURN]), done)
         await asyncio.sleep(0)
@@ -350,25 +371,11 @@ def _ack_split(
             subscription.acknowledge(consumer, whole, done)
         return
     if done is not None:
-        done = _after(done, len(parts) + (1 if whole else 0))
+        done = after(done, len(parts) + (1 if whole else 0))
     if whole:
         subscription.acknowledge(consumer, whole, done)
     for position, ack_set in parts:
         subscription.acknowledge_batch(consumer, position, ack_set, done)
-
-
-def _after(done: AckDone, count: int) -> AckDone:
-    """Calls ``done`` once, after ``count`` calls, with the first error among them."""
-    left, failure = count, None
-
-    def one_more(error: BaseException | None) -> None:
-        nonlocal left, failure
-        left -= 1
-        failure = failure or error
-        if left == 0:
-            done(failure)
-
-    return one_more
 
 
 def _ack_response(

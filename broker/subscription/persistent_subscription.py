@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -435,6 +435,20 @@ class PersistentSubscription(Subscription):
             return
         transactions = self._begin_transactions()
         transactions.acknowledge(consumer, transaction, acks, done, cumulative=cumulative)
+
+    async def acknowledge_many_in_transaction(
+        self,
+        consumer: Consumer | None,
+        transaction: TransactionId,
+        parts: Iterable[Sequence[PendingAck]],
+        done: AckDone,
+    ) -> None:
+        """The same of very many, see `TransactionalAcks.acknowledge_many`."""
+        if not self.durable:
+            done(NotAllowedError("A non-durable subscription has no transactions"))
+            return
+        transactions = self._begin_transactions()
+        await transactions.acknowledge_many(consumer, transaction, parts, done)
 
     def _begin_transactions(self) -> TransactionalAcks:
         if self.transactions is None:

@@ -43,12 +43,24 @@ if TYPE_CHECKING:
 SINGLE_ACTIVE = frozenset((EXCLUSIVE, FAILOVER))
 AckDone = Callable[[BaseException | None], None]
 """Called once: None when the acknowledgment is durable, else why it isn't."""
-
-
 Counts: TypeAlias = tuple[int, int, int, int, int]
 """Messages out, bytes out, redelivered messages, acknowledged entries, entries out."""
 _NO_COUNTS: Final[Counts] = (0, 0, 0, 0, 0)
 _NO_TASKS: Final[frozenset[Any]] = frozenset()
+
+
+def after(done: AckDone, count: int) -> AckDone:
+    """Calls ``done`` once, after ``count`` calls, with the first error among them."""
+    left, failure = count, None
+
+    def one_more(error: BaseException | None) -> None:
+        nonlocal left, failure
+        left -= 1
+        failure = failure or error
+        if left == 0:
+            done(failure)
+
+    return one_more
 
 
 class Subscription(ABC):

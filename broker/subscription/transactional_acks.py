@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from magnetar.broker.dispatch.interfaces import CursorView, remaining_messages
 from magnetar.broker.errors import BrokerError, NotAllowedError
 from magnetar.broker.subscription.consumer import Consumer
-from magnetar.broker.subscription.subscription import SINGLE_ACTIVE, AckDone
+from magnetar.broker.subscription.subscription import SINGLE_ACTIVE, AckDone, after
 from magnetar.broker.transaction.pending_ack_log import (
     PENDING_ACKS,
     PendingAckLog,
@@ -19,6 +20,7 @@ from magnetar.broker.transaction.pending_ack_view import PendingAckView
 from magnetar.broker.transaction.pending_acks import PendingAck
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.managed_ledger.cursor.ack_state import mask_to_words
+from magnetar.managed_ledger.errors import InvalidPositionError
 from magnetar.managed_ledger.position import Position
 
 if TYPE_CHECKING:
@@ -77,6 +79,35 @@ class TransactionalAcks:
             done(error)
         else:
             again(cumulative=cumulative)
+
+    async def acknowledge_many(
+        self,
+        consumer: Consumer | None,
+        transaction: TransactionId,
+        parts: Iterable[Sequence[PendingAck]],
+        done: AckDone,
+    ) -> None:
+        """As ``acknowledge``, in a turn of the loop for each part, which has at least one.
+
+        All are checked before the first one is taken. So none is if one is refused, unless somebody
+        else acknowledges the same, or ends the transaction, within these turns.
+        """
+        checked, taken = list[Sequence[PendingAck]](), dict[Position, int]()
+        try:
+            await self.log.open()
+            for acks in parts:
+                self._subscription.require_settled()
+                self._check(acks, cumulative=False)
+                self.log.core.check(transaction, acks, taken)
+                checked.append(acks)
+                await asyncio.sleep(0)
+        except (BrokerError, InvalidPositionError) as error:
+            done(error)
+            return
+        one_done = after(done, len(checked))
+        for acks in checked:
+            self.acknowledge(consumer, transaction, acks, one_done, cumulative=False)
+            await asyncio.sleep(0)
 
     def _check(self, acks: Sequence[PendingAck], *, cumulative: bool) -> None:
         subscription = self._subscription

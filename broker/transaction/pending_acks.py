@@ -182,14 +182,23 @@ class PendingAcks:
                 transaction.
             InvalidTransactionStatusError: the transaction has ended.
         """
-        self._require_open(transaction)
-        taken: dict[Position, int] = {}
-        for ack in acks:
-            self._check(ack, taken.get(ack.position, 0))
-            taken[ack.position] = taken.get(ack.position, 0) | ack.mask
+        self.check(transaction, acks, {})
         for ack in acks:
             self._hold(transaction, ack)
         return self._record_acks(transaction, acks)
+
+    def check(
+        self, transaction: TransactionId, acks: Iterable[PendingAck], taken: dict[Position, int]
+    ) -> None:
+        """Whether ``acknowledge`` would take them; raises as it does.
+
+        Args:
+            taken: masks of others that are to be acknowledged with them; these are put there, too.
+        """
+        self._require_open(transaction)
+        for ack in acks:
+            self._check(ack, taken.get(ack.position, 0))
+            taken[ack.position] = taken.get(ack.position, 0) | ack.mask
 
     def _record_acks(self, transaction: TransactionId, acks: Sequence[PendingAck]) -> int:
         number, record = self._extensible.get(transaction, (0, None))

@@ -4,7 +4,7 @@ Names in brackets are scenarios that Apache Pulsar 4.2.4 was asked.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -27,14 +27,14 @@ from magnetar.broker.subscription.consumer import (
 )
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.broker.topic.persistent_topic import PersistentTopic
-from magnetar.broker.transaction.pending_acks import PendingAck
+from magnetar.broker.transaction.pending_acks import PendingAck, PendingAcks
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.managed_ledger.append_core import AppendDone
 from magnetar.managed_ledger.entry_batch import Buffer
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST, Position
 from tests.unit.broker.dispatch.builders import FakeSink, settle
-from tests.unit.broker.doubles import Broker, message
+from tests.unit.broker.doubles import Broker, Client, message
 from tests.waiting import eventually
 
 NAME = TopicName.parse("persistent://public/default/t")
@@ -379,8 +379,7 @@ async def test_an_acknowledgement_of_nothing_is_answered(broker: Broker) -> None
         await ack(broker, X)
 
 
-async def test_the_answer_to_a_client_has_the_transaction(broker: Broker) -> None:
-    at = (await filled(broker))[0]
+async def subscribed(broker: Broker) -> Client:
     client = broker.client(port=5001)
     await client.receive_one()
     subscribe = pb.CommandSubscribe(
@@ -392,17 +391,53 @@ async def test_the_answer_to_a_client_has_the_transaction(broker: Broker) -> Non
     )
     client.send(pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE, subscribe=subscribe))
     assert (await client.receive_one()).type == pb.BaseCommand.SUCCESS
-    message_id = pb.MessageIdData(ledgerId=at[0], entryId=at[1])
+    return client
+
+
+async def answer_of(
+    client: Client, number: int, positions: Sequence[Position], batch_size: int = 0
+) -> pb.CommandAckResponse:
+    """To an ACK with the transaction X."""
+    acknowledge = pb.CommandAck(consumer_id=1, ack_type=pb.CommandAck.Individual)
+    for ledger_id, entry_id in positions:
+        acknowledge.message_id.add(ledgerId=ledger_id, entryId=entry_id, batch_size=batch_size)
+    acknowledge.request_id = number
+    acknowledge.txnid_most_bits, acknowledge.txnid_least_bits = X
+    client.send(pb.BaseCommand(type=pb.BaseCommand.ACK, ack=acknowledge))
+    return (await client.receive_one()).ackResponse
+
+
+async def test_the_answer_to_a_client_has_the_transaction(broker: Broker) -> None:
+    positions = await filled(broker)
+    client = await subscribed(broker)
     for number, error in ((2, None), (3, pb.TransactionConflict)):
-        acknowledge = pb.CommandAck(
-            consumer_id=1, ack_type=pb.CommandAck.Individual, message_id=[message_id]
-        )
-        acknowledge.request_id = number
-        acknowledge.txnid_most_bits, acknowledge.txnid_least_bits = X
-        client.send(pb.BaseCommand(type=pb.BaseCommand.ACK, ack=acknowledge))
-        reply = (await client.receive_one()).ackResponse
+        reply = await answer_of(client, number, positions[:1])
         assert (reply.request_id, reply.txnid_most_bits, reply.txnid_least_bits) == (number, *X)
         assert (reply.error if reply.HasField("error") else None) == error
+
+
+async def test_an_ack_of_many_ids_takes_several_turns(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All are acknowledged, or none: also if the last one is what can't be."""
+    positions = await filled(broker, 1000)
+    sizes, acknowledge = list[int](), PendingAcks.acknowledge
+
+    def counted(self: PendingAcks, transaction: TransactionId, acks: Sequence[PendingAck]) -> int:
+        sizes.append(len(acks))
+        return acknowledge(self, transaction, acks)
+
+    monkeypatch.setattr(PendingAcks, "acknowledge", counted)
+    client = await subscribed(broker)
+    for refused in ([*positions, positions[0]], [*positions, (positions[0][0], 1000)]):
+        assert (await answer_of(client, 2, refused)).HasField("error")
+    assert (await answer_of(client, 3, positions, 1 << 30)).HasField("error")
+    assert not sizes
+    assert not (await answer_of(client, 4, positions)).HasField("error")
+    assert sizes == [200] * 5
+    await end(broker, X, commit=True)
+    assert (await subscription_of(broker)).backlog == 0
+    assert (await answer_of(client, 5, positions)).error == pb.InvalidTxnStatus
 
 
 @pytest.mark.parametrize("of", ["subscription", "topic"])
