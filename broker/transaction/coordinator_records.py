@@ -21,8 +21,12 @@ _ELEMENT: Final = b"\x0a"
 _JOINED_BYTES_MAX: Final = 1 << 16
 """Above, the next ones are an entry of their own."""
 _UINT64: Final = (1 << 64) - 1
-_number = lru_cache(maxsize=1 << 12)(varint)
-"""Of sequences and the like, which come again and again."""
+
+
+@lru_cache(maxsize=1 << 12)
+def _number(number: int) -> bytes:
+    """Sequences and the like come again and again."""
+    return varint(number)
 
 
 def encode_new(

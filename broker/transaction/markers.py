@@ -59,9 +59,9 @@ def _metadata(kind: int, now_ms: int) -> MessageMetadata:
     )
 
 
-_FROM_BROKER: Final = MessageMetadata(
-    producer_name=_PRODUCER, sequence_id=2**64 - 1
-).SerializePartialToString()
+_FROM_BROKER: Final = bytes(
+    MessageMetadata(producer_name=_PRODUCER, sequence_id=2**64 - 1).SerializePartialToString()
+)
 _END_HEAD: Final = make_header(
     MessageMetadata(marker_type=COMMIT, txnid_least_bits=0, txnid_most_bits=0), 0
 )
