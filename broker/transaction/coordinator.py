@@ -11,9 +11,9 @@ is stored, participants have it, and a replay tells them once more.
 
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from magnetar.broker.errors import (
     BrokerError,
@@ -59,6 +59,9 @@ _STEPS_A_CALL: Final = 1000
 SEQUENCES_AHEAD: Final = 1000
 """A record says that up to so many are given out, more than are; a replay leaves them out."""
 UINT64: Final = (1 << 64) - 1
+_FEW_NAMES: Final = 8
+"""Partitions or subscriptions of a transaction that are looked through one by one."""
+_Name = TypeVar("_Name")
 
 
 @dataclass(slots=True)
@@ -138,8 +141,8 @@ class _Transaction:
     timeout_ms: int
     owner: str
     status: Status = Record.OPEN
-    partitions: dict[str, None] | None = None  # an ordered set
-    subscriptions: dict[tuple[str, str], None] | None = None
+    partitions: Collection[str] = ()  # see `_with_more`
+    subscriptions: Collection[tuple[str, str]] = ()
     name_characters: int = 0  # of both
     failures: int = 0  # of its participants to end it
 
@@ -229,8 +232,8 @@ class Coordinator:
             transaction.start_ms,
             transaction.timeout_ms,
             transaction.owner,
-            tuple(transaction.partitions or ()),
-            tuple(transaction.subscriptions or ()),
+            tuple(transaction.partitions),
+            tuple(transaction.subscriptions),
         )
 
     # --- the log
@@ -364,7 +367,7 @@ class Coordinator:
         """
         if (transaction := self._open_one(request, sequence, caller)) is None:
             return
-        added = [each for each in partitions if each not in (transaction.partitions or ())]
+        added = [each for each in partitions if each not in transaction.partitions]
         if not self._add(request, transaction, added, ()):
             return
         answer = Answer(request, self._id_of(transaction))
@@ -383,7 +386,7 @@ class Coordinator:
         """Register pairs of a topic and a subscription before the first acknowledgement."""
         if (transaction := self._open_one(request, sequence, caller)) is None:
             return
-        added = [each for each in subscriptions if each not in (transaction.subscriptions or ())]
+        added = [each for each in subscriptions if each not in transaction.subscriptions]
         if not self._add(request, transaction, (), added):
             return
         answer = Answer(request, self._id_of(transaction))
@@ -527,8 +530,8 @@ class Coordinator:
             EndParticipants(
                 self._id_of(transaction),
                 transaction.status == Record.COMMITTING,
-                tuple(transaction.partitions or ()),
-                tuple(transaction.subscriptions or ()),
+                tuple(transaction.partitions),
+                tuple(transaction.subscriptions),
                 self.low_watermark(),
             )
         )
@@ -639,12 +642,19 @@ def _add_participants(
 ) -> None:
     """Names are shared by all transactions that have them."""
     transaction.name_characters += _name_characters(partitions, subscriptions)
-    for partition in partitions:
-        transaction.partitions = transaction.partitions or {}
-        transaction.partitions[sys.intern(partition)] = None
-    for topic, subscription in subscriptions:
-        transaction.subscriptions = transaction.subscriptions or {}
-        transaction.subscriptions[sys.intern(topic), sys.intern(subscription)] = None
+    if partitions:
+        names = map(sys.intern, partitions)
+        transaction.partitions = _with_more(transaction.partitions, names)
+    if subscriptions:
+        pairs = ((sys.intern(topic), sys.intern(name)) for topic, name in subscriptions)
+        transaction.subscriptions = _with_more(transaction.subscriptions, pairs)
+
+
+def _with_more(known: Collection[_Name], more: Iterable[_Name]) -> Collection[_Name]:
+    """Each once, in order. A tuple of a few names takes a quarter of the memory of a dict."""
+    found: dict[_Name, None] = known if isinstance(known, dict) else dict.fromkeys(known)
+    found.update(dict.fromkeys(more))
+    return tuple(found) if len(found) <= _FEW_NAMES else found
 
 
 def _name_characters(partitions: Sequence[str], subscriptions: Sequence[tuple[str, str]]) -> int:

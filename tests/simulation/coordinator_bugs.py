@@ -197,7 +197,7 @@ def what_was_copied_goes_before_the_copy_is_stored(plant: Plant) -> None:
 @bug(_WORLD)
 def a_copy_has_no_subscriptions(plant: Plant) -> None:
     def copy(self: Any, transaction: Any) -> None:
-        kept, transaction.subscriptions = transaction.subscriptions, None
+        kept, transaction.subscriptions = transaction.subscriptions, ()
         old(self, transaction)
         transaction.subscriptions = kept
 
@@ -234,7 +234,7 @@ def one_partition_is_kept_of_several(plant: Plant) -> None:
     def add(self: Any, request: object, sequence: int, names: Iterable[str], *more: Any) -> None:
         found = self._live.get(sequence)
         if found is not None and found.status == pb.TransactionRecord.OPEN:
-            found.partitions = None
+            found.partitions = ()
         old(self, request, sequence, names, *more)
 
     old = plant.set(Coordinator, "add_partitions", add)

@@ -274,3 +274,19 @@ def test_deadlines_of_what_has_ended_take_no_room() -> None:
     assert len(deadlines._steps) < 3000
     assert deadlines.take(10_000_000, 10) == [0]
     assert deadlines.next_ms() is None
+
+
+def test_names_are_kept_once_and_in_order_however_many_they_are() -> None:
+    core = Coordinator(0)
+    log = Log(core)
+    core.new("new", 0, 1000)
+    for number in [*range(20), *range(20)]:
+        core.add_partitions("", 0, [f"t{number}", f"t{number // 2}"])
+        core.add_subscriptions("", 0, [(f"t{number}", "s")])
+    core.end("end", 0, commits=True)
+    log.run()
+    names = list(
+        dict.fromkeys(f"t{each}" for number in range(20) for each in (number, number // 2))
+    )
+    assert log.ends[0].partitions == tuple(names)
+    assert log.ends[0].subscriptions == tuple((f"t{number}", "s") for number in range(20))
