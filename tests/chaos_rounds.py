@@ -13,6 +13,7 @@ from typing import ClassVar, Final
 
 from tests.cluster_tools import WAIT_S, all_go_on
 from tests.cluster_traffic import (
+    PAUSE_S,
     CheckedTraffic,
     CompactedTraffic,
     DeduplicatedTraffic,
@@ -100,9 +101,9 @@ def start_features(service_url: str, web_urls: Sequence[str]) -> list[CheckedTra
     post(table, "PUT", b"{}")
     post(f"{table}/compactionThreshold", "PUT", b"2000")
     features: list[CheckedTraffic] = [
-        DeduplicatedTraffic(service_url, "persistent://public/once/chaos", 50, 0.02),
-        DelayedTraffic(service_url, "persistent://public/default/delayed", 50, 0.02),
-        CompactedTraffic(service_url, "persistent://public/table/chaos", 50, 0.02),
+        DeduplicatedTraffic(service_url, "persistent://public/once/chaos", 50, PAUSE_S),
+        DelayedTraffic(service_url, "persistent://public/default/delayed", 50, PAUSE_S),
+        CompactedTraffic(service_url, "persistent://public/table/chaos", 50, PAUSE_S),
         TransferTraffic(web_urls, SEED),
     ]
     for each in features:

@@ -9,8 +9,11 @@ from typing import Any, Protocol
 import pulsar
 
 from magnetar.broker.verify.stored import check_numbers
+from tests.nightly import NIGHTLY
 from tests.official_client import open_client
 
+PAUSE_S = 0.02 if NIGHTLY else 0.06
+"""Between two messages to a topic: each costs a dozen processes, and CI has two cores."""
 _STALL_S = 0.3
 
 
@@ -286,7 +289,7 @@ def start_traffic(
         TopicTraffic(
             *(service_url, topic),
             window=50 if number % 2 else 1,
-            pause_s=0.02,
+            pause_s=PAUSE_S,
             options=options,
         )
         for number, topic in enumerate(topics)

@@ -59,6 +59,7 @@ class Visits(threading.Thread):
         self.answers: Counter[int] = Counter()
         self.longest_s = 0.0
         self._urls, self._paths, self._rng = list(web_urls), paths_of(topics), Random(seed)
+        self._topics = topics
         self._end = threading.Event()
         self._stopped_urls: set[str] = set()
 
@@ -89,8 +90,9 @@ class Visits(threading.Thread):
             self._stopped_urls.clear()
 
     def all_answer(self, what: str) -> None:
-        """Every broker shows every page again, without anybody's help."""
-        left = [(url, path) for path in self._paths for url in self._urls]
+        """Every broker shows every page again, those of two topics, without anybody's help."""
+        paths = paths_of(self._rng.sample(self._topics, 2))
+        left = [(url, path) for path in paths for url in self._urls]
         seen = ""
 
         def done() -> bool:

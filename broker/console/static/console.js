@@ -7,7 +7,6 @@ const main = () => document.getElementById("main");
 const top = new URL(document.body.dataset.root || "./", location.href).href;
 const live = document.getElementById("live");
 const pauseButton = document.getElementById("pause");
-const themeButton = document.getElementById("theme");
 
 // Times
 
@@ -188,25 +187,22 @@ const actions = {
   zone: changeZone,
 };
 
+// The phone's menu lies over the page: Esc closes it, as does a tap elsewhere.
+const openMenu = () => document.querySelector(".bot details[open]");
+
 function onKey(event) {
+  if (event.key === "Escape") openMenu()?.removeAttribute("open");
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === "Escape" && isTyping(event.target)) event.target.blur();
   if (isTyping(event.target) || localStorage.getItem("keys") === "off") return;
-  const root = document.body.dataset.root;
   const place = isGoing ? places[event.key] : undefined;
   isGoing = event.key === "g";
-  if (place !== undefined) return (location.href = root + place || "./");
+  if (place !== undefined) return (location.href = document.body.dataset.root + place || "./");
   if (event.key === "Enter" && event.target.closest?.("a, button, summary")) return;
   if (event.key in actions) {
     actions[event.key]();
     event.preventDefault();
   }
-}
-
-// It lies over the page: a tap elsewhere closes it, as Esc does.
-function closeMenu(event) {
-  const menu = document.querySelector(".bot details[open]");
-  if (menu && (event.key === "Escape" || (!event.key && !menu.contains(event.target)))) menu.open = false;
 }
 
 // What is shown of a value; the clipboard's own API is for pages over TLS only.
@@ -216,8 +212,7 @@ function copy(button) {
 }
 
 function setUpChoices() {
-  const off = document.getElementById("keys-off");
-  const utc = document.getElementById("utc");
+  const [off, utc] = ["keys-off", "utc"].map((id) => document.getElementById(id));
   if (!off) return;
   off.checked = localStorage.getItem("keys") === "off";
   off.addEventListener("change", () => localStorage.setItem("keys", off.checked ? "off" : "on"));
@@ -226,6 +221,7 @@ function setUpChoices() {
 }
 
 function onClick(event) {
+  if (!openMenu()?.contains(event.target)) openMenu()?.removeAttribute("open");
   if (event.target.matches?.("[data-copy]")) return copy(event.target);
   const key = event.target.closest?.("[data-key]")?.dataset.key;
   if (!key) return;
@@ -234,15 +230,12 @@ function onClick(event) {
 }
 
 document.addEventListener("keydown", onKey);
-for (const kind of ["click", "keydown"]) document.addEventListener(kind, closeMenu);
 document.addEventListener("click", onClick);
 document.addEventListener("change", ({ target }) => target.dataset.choice && choose(target));
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden && !isPaused && period()) update();
 });
-pauseButton.addEventListener("click", pause);
-themeButton.addEventListener("click", toggleTheme);
-themeButton.hidden = false;
+document.getElementById("theme").hidden = false;
 setUpChoices();
 readZone();
 showTimes(document);

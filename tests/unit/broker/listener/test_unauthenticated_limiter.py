@@ -64,6 +64,7 @@ async def test_an_unauthenticated_client_that_pings_and_reads_nothing_is_closed(
     client.send(*[ping] * 100)
     assert len(await client.receive(100)) == 100
     client.transport.unsent = 1 << 20
+    client.connection.pause_writing()  # as its transport says then
     client.send(ping)
     await eventually(lambda: client.connection.closed)
 
