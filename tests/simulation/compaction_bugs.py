@@ -102,10 +102,10 @@ def what_is_in_files_wins(plant: Plant) -> None:
 
 @bug("passes")
 def messages_of_a_batch_share_a_number(plant: Plant) -> None:
-    def keeps(self: TwoPasses, number: int) -> bool:
+    def contains(self: MessageBits, number: int) -> bool:
         return bool(old(self, number) or old(self, max(0, number - 1)))
 
-    old = plant.set(TwoPasses, "_keeps", keeps)
+    old = plant.set(MessageBits, "__contains__", contains)
 
 
 @bug("chunks")

@@ -91,7 +91,7 @@ NEAR: Final[dict[str, int]] = {
     "an_unknown_code_is_a_denial": 123,
     "the_first_reply_is_of_the_whole_request": 183,
     "digests_are_not_checked": 36,
-    "the_old_ledger_is_deleted_first": 116,
+    "the_old_ledger_is_deleted_first": 20,
     "the_horizon_moves_before_the_ledger_is_named": 118,
     "the_ledger_goes_when_it_is_not_known_whether_the_cursor_names_it": 187,
     "a_copy_is_open_again": 42,
@@ -105,6 +105,7 @@ WORLD: Final[dict[str, str]] = {
     "the_claim_ignores_who_was_faster": "race",
     "whoever_took_the_cursor_node_last_has_the_log": "cursor",
     "a_close_drops_what_nobody_waits_for": "cursor",
+    "the_old_ledger_is_deleted_first": "compacting owners",
 }
 
 LISTS: Final[dict[str, Bugs]] = {
