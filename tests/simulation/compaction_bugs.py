@@ -147,7 +147,7 @@ def the_horizon_is_the_end_when_it_is_published(plant: Plant) -> None:
     old = plant.set(TopicCompaction, "_publish", publish)
 
 
-@bug("failures", "crash while compacting")
+@bug("failures", "compacting owners")
 def the_ledger_goes_when_it_is_not_known_whether_the_cursor_names_it(plant: Plant) -> None:
     async def publish(self: Any, cursor: Cursor, new: CompactedLedger) -> None:
         try:

@@ -93,7 +93,7 @@ NEAR: Final[dict[str, int]] = {
     "digests_are_not_checked": 36,
     "the_old_ledger_is_deleted_first": 20,
     "the_horizon_moves_before_the_ledger_is_named": 118,
-    "the_ledger_goes_when_it_is_not_known_whether_the_cursor_names_it": 187,
+    "the_ledger_goes_when_it_is_not_known_whether_the_cursor_names_it": 348,
     "a_copy_is_open_again": 42,
     "behind_the_compacted_ledger_an_entry_is_left_out": 23,
 }
@@ -106,6 +106,7 @@ WORLD: Final[dict[str, str]] = {
     "whoever_took_the_cursor_node_last_has_the_log": "cursor",
     "a_close_drops_what_nobody_waits_for": "cursor",
     "the_old_ledger_is_deleted_first": "compacting owners",
+    "the_ledger_goes_when_it_is_not_known_whether_the_cursor_names_it": "compacting owners",
 }
 
 LISTS: Final[dict[str, Bugs]] = {
