@@ -41,7 +41,7 @@ from magnetar.managed_ledger.position import EARLIEST, Position, format_position
 
 logger = logging.getLogger(__name__)
 
-_READ_MAX: Final = (512, 1024 * 1024)
+_READ_MAX: Final = (128, 128 * 1024)
 """Entries and bytes that are read, or written, together: what holds the loop is done for each."""
 _WRITE_BYTES: Final = 1024 * 1024
 """Entries of the new ledger that are written together."""
