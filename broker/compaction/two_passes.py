@@ -14,6 +14,27 @@ from magnetar.broker.compaction.latest_keys import LatestKeys, MessageBits
 from magnetar.managed_ledger.entry_batch import Buffer
 
 
+class _Counts:
+    """Numbers of messages, one for each entry, in order: few bytes for many that are the same."""
+
+    __slots__ = ("_counts", "_times")
+
+    def __init__(self) -> None:
+        self._counts, self._times = array("I"), array("I")
+
+    def add(self, count: int) -> None:
+        if self._counts and self._counts[-1] == count and self._times[-1] < 2**32 - 1:
+            self._times[-1] += 1
+        else:
+            self._counts.append(count)
+            self._times.append(1)
+
+    def __iter__(self) -> Iterator[int]:
+        for count, times in zip(self._counts, self._times, strict=True):
+            for _ in range(times):
+                yield count
+
+
 @dataclass(slots=True, eq=False)
 class TwoPasses:
     """Decides what of a log is kept.
@@ -30,9 +51,9 @@ class TwoPasses:
     _number: int = field(default=0, init=False)  # of the next message
     _kept: MessageBits = field(default_factory=MessageBits, init=False)
     _always: MessageBits = field(default_factory=MessageBits, init=False)
+    _counts: _Counts = field(default_factory=_Counts, init=False)
+    _counted: Iterator[int] = field(default_factory=lambda: iter(()), init=False)  # second pass
     # Numbers of the parts of a chunked message that isn't complete; then by that of its last part.
-    _counts: "_Counts" = field(default_factory=lambda: _Counts(), init=False)
-    _counted: Iterator[int] = field(default_factory=lambda: iter(()), init=False)
     _chunks: dict[str, list[int]] = field(default_factory=dict, init=False)
     _whole: dict[int, list[int]] = field(default_factory=dict, init=False)
 
@@ -97,24 +118,3 @@ class TwoPasses:
         if kept in (0, count):
             return body if kept else None
         return OpenedEntry(body).body_of(lambda index: first + index in self._kept)
-
-
-class _Counts:
-    """Numbers of messages, one for each entry, in order: few bytes for many that are the same."""
-
-    __slots__ = ("_counts", "_times")
-
-    def __init__(self) -> None:
-        self._counts, self._times = array("I"), array("I")
-
-    def add(self, count: int) -> None:
-        if self._counts and self._counts[-1] == count and self._times[-1] < 2**32 - 1:
-            self._times[-1] += 1
-        else:
-            self._counts.append(count)
-            self._times.append(1)
-
-    def __iter__(self) -> Iterator[int]:
-        for count, times in zip(self._counts, self._times, strict=True):
-            for _ in range(times):
-                yield count

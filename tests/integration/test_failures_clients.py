@@ -54,8 +54,8 @@ def test_a_consumer_that_never_reads_costs_bounded_memory_and_nobody_waits(tmp_p
                     take_receipts(producer, 100)
             thread.join()
             assert received == list(range(count))
-            # Entry cache 32 MiB, two write caches of 16, and 8 send buffers with what one turn
-            # writes beyond their 4 MiB; the rest is what is under way.
+            # Entry cache 32 MiB, two write caches of 16, and what waits for 8 sockets
+            # (dispatch/unsent_budget.py); the rest is what is under way.
             grown = process.peak_bytes() - before
             assert grown < 150 * MIB, f"{grown // MIB} MiB"
 
