@@ -1,0 +1,256 @@
+"""What one bookie writes and reads beside a bare sequential writer and reader of the same disk.
+
+    python -m benchmarks.bookie_rates [--seconds 4] [--rounds 5] [--folder DIR]
+
+For entries of 64 KiB and 1 MiB, in turns:
+
+* the bytes that the bookie writes, journal and entry log together, from the first entry until all
+  of them are synced, beside a loop that appends blocks of 1 MiB to a new file and syncs it once at
+  the end;
+* whole ledgers read in order, one and eight at once, with nothing in the page cache, beside a loop
+  that reads the same entry logs in blocks of 1 MiB;
+* the p99 of entries that are sent at a fixed rate, alone and while such reads go on.
+"""
+
+import argparse
+import asyncio
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from functools import partial
+from pathlib import Path
+
+import uvloop
+
+from benchmarks.bookie_disk import (
+    HEAD,
+    KEY,
+    READ_LEDGERS,
+    Client,
+    forget_pages,
+    fresh_bookie,
+    read_all,
+    scratch,
+)
+from magnetar.bookkeeper import codes, packet
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.malloc import keep_freed_memory
+from magnetar.bookkeeper.transport import AddRequest, ReadRequest
+
+BLOCK_BYTES = 1 << 20
+ENTRY_BYTES = (64 << 10, 1 << 20)
+PACED_BYTES = 32 << 20  # a second, in the part about writes beside reads
+PACED_LEDGER = 1000
+
+
+def written_bare(folder: Path, seconds: float) -> float:
+    """Bytes a second of a loop that appends and syncs at the end."""
+    path = folder / "bare"
+    block = os.urandom(BLOCK_BYTES)
+    fd = os.open(path, os.O_CREAT | os.O_WRONLY)
+    try:
+        count, begin = 0, time.perf_counter()
+        while time.perf_counter() - begin < seconds:
+            count += os.write(fd, block)
+        os.fdatasync(fd)
+        return count / (time.perf_counter() - begin)
+    finally:
+        os.close(fd)
+        path.unlink()
+
+
+async def written_by_bookie(bookie: Bookie, client: Client, seconds: float) -> float:
+    """Bytes a second of journal and entry log, both of them synced."""
+    before, begin = _written(bookie), time.perf_counter()
+    await client.run(seconds)
+    await bookie.flush()
+    return (_written(bookie) - before) / (time.perf_counter() - begin)
+
+
+def _written(bookie: Bookie) -> int:
+    logs = sum(log.end for log in bookie.storage.logs.logs.values())
+    return bookie.metrics.journal_bytes + logs
+
+
+async def writes(options: argparse.Namespace, folder: Path) -> None:
+    print("| entry, KiB | bare MB/s | bookie, journal and entry log MB/s | ratio | in rounds |")
+    print("|---|---|---|---|---|")
+    for entry_bytes in ENTRY_BYTES:
+        rounds = []
+        async with fresh_bookie(folder) as bookie:
+            client = Client(bookie, entry_bytes, 1)
+            await written_by_bookie(bookie, client, 1.0)  # the journal has its segments then
+            for _ in range(options.rounds):
+                bare = written_bare(folder, options.seconds)
+                rounds.append((bare, await written_by_bookie(bookie, client, options.seconds)))
+            assert client.refused == 0
+        _print_ratios(str(entry_bytes >> 10), rounds)
+
+
+def _print_ratios(name: str, rounds: list[tuple[float, float]]) -> None:
+    """A row of a table: medians of the rounds, and the ratio of each."""
+    bare, ours = (statistics.median(column) for column in zip(*rounds, strict=True))
+    ratios = [of / to for to, of in rounds]
+    print(
+        f"| {name} | {bare / 1e6:.0f} | {ours / 1e6:.0f} | {statistics.median(ratios):.2f} "
+        f"| {min(ratios):.2f} to {max(ratios):.2f} |",
+        flush=True,
+    )
+
+
+async def reads(options: argparse.Namespace, folder: Path) -> None:
+    print("\n| entry, KiB; readers | bare MB/s | bookie MB/s | ratio | in rounds |")
+    print("|---|---|---|---|---|")
+    for entry_bytes in ENTRY_BYTES:
+        async with fresh_bookie(folder) as bookie:
+            held = await _fill(bookie, entry_bytes, options.read_bytes)
+            for readers in (1, READ_LEDGERS):
+                rounds = []
+                for _ in range(options.rounds):
+                    forget_pages(folder)
+                    bare = read_bare(bookie)
+                    forget_pages(folder)
+                    begin = time.perf_counter()
+                    sizes = await asyncio.gather(
+                        *(read_all(bookie, number, held[number], 1000) for number in range(readers))
+                    )
+                    rounds.append((bare, sum(sizes) / (time.perf_counter() - begin)))
+                _print_ratios(f"{entry_bytes >> 10}; {readers}", rounds)
+
+
+async def _fill(bookie: Bookie, entry_bytes: int, total: int) -> list[int]:
+    """Write ``READ_LEDGERS`` ledgers mixed; the entries of each."""
+    client = Client(bookie, entry_bytes, 1, READ_LEDGERS)
+    await client.run(600.0, total // entry_bytes)
+    await bookie.flush()
+    return [bookie.storage.ledgers[number].last_entry + 1 for number in range(READ_LEDGERS)]
+
+
+def read_bare(bookie: Bookie) -> float:
+    """Bytes a second of a loop over the entry logs."""
+    buffer = bytearray(BLOCK_BYTES)
+    total, begin = 0, time.perf_counter()
+    for path in sorted(bookie.config.data_dir.rglob("*.log")):
+        with path.open("rb", buffering=0) as file:
+            while count := file.readinto(buffer):
+                total += count
+    return total / (time.perf_counter() - begin)
+
+
+async def writes_beside_reads(options: argparse.Namespace, folder: Path) -> None:
+    print("\n| entry, KiB | p99 alone, ms | beside reads, ms | ratio | in rounds | reads MB/s |")
+    print("|---|---|---|---|---|---|")
+    for entry_bytes in ENTRY_BYTES:
+        async with fresh_bookie(folder) as bookie:
+            held = await _fill(bookie, entry_bytes, options.read_bytes)
+            paced = PacedWriter(bookie, entry_bytes)
+            await paced.p99(1.0)
+            rounds, rates = [], []
+            for _ in range(options.rounds):
+                alone = await paced.p99(options.seconds)
+                reading = asyncio.create_task(_read_on(bookie, folder, held))
+                beside = await paced.p99(options.seconds)
+                reading.cancel()
+                rates.append(await reading)
+                rounds.append((alone, beside))
+        alone, beside = (statistics.median(column) * 1e3 for column in zip(*rounds, strict=True))
+        ratios = [of / to for to, of in rounds]
+        print(
+            f"| {entry_bytes >> 10} | {alone:.1f} | {beside:.1f} | {statistics.median(ratios):.2f} "
+            f"| {min(ratios):.2f} to {max(ratios):.2f} | {statistics.median(rates) / 1e6:.0f} |",
+            flush=True,
+        )
+
+
+async def _read_on(bookie: Bookie, folder: Path, held: list[int]) -> float:
+    """Read cold ledgers until cancelled; bytes a second."""
+    total, begin = 0, time.perf_counter()
+
+    async def read_whole(ledger: int) -> None:
+        nonlocal total
+        first = 0
+        while first < held[ledger]:
+            reply = await bookie.read_entries(ReadRequest(ledger, first, 1000, 1 << 20))
+            assert reply.code == codes.OK, reply
+            total += sum(map(len, reply.packets))
+            first += len(reply.packets)
+
+    try:
+        while True:
+            await asyncio.to_thread(forget_pages, folder)
+            await asyncio.gather(*map(read_whole, range(len(held))))
+    except asyncio.CancelledError:
+        return total / (time.perf_counter() - begin)
+
+
+class PacedWriter:
+    """Sends entries of a ledger at a fixed rate, whatever the answers do."""
+
+    def __init__(self, bookie: Bookie, entry_bytes: int) -> None:
+        self._bookie = bookie
+        self._body = os.urandom(entry_bytes)
+        self._gap_s = entry_bytes / PACED_BYTES
+        self._entry_id = 0
+        self._latencies: list[float] = []
+
+    async def p99(self, seconds: float) -> float:
+        """Seconds between the moment an entry was due and its answer: the 99th percentile."""
+        self._latencies.clear()
+        loop = asyncio.get_running_loop()
+        due, end = loop.time(), loop.time() + seconds
+        count, all_answered = 0, asyncio.Event()
+
+        def answered(due: float, _: AddRequest, code: int) -> None:
+            assert code == codes.OK, code
+            self._latencies.append(loop.time() - due)
+            if len(self._latencies) == count:
+                all_answered.set()
+
+        while due < end:
+            if (wait := due - loop.time()) > 0:
+                await asyncio.sleep(wait)
+            count += 1
+            all_answered.clear()
+            self._send(partial(answered, due))
+            due += self._gap_s
+        await all_answered.wait()
+        return statistics.quantiles(self._latencies, n=100)[98]
+
+    def _send(self, done: Callable[[AddRequest, int], None]) -> None:
+        entry_id = self._entry_id
+        self._entry_id += 1
+        head = packet.encode_head(PACED_LEDGER, entry_id, entry_id - 1, 0, HEAD, self._body)
+        size = packet.PACKET_HEADER_BYTES + len(HEAD) + len(self._body)
+        ids = range(entry_id, entry_id + 1)
+        self._bookie.add_entries(
+            AddRequest(PACED_LEDGER, KEY, ids, [head], [self._body], size, False, done)
+        )
+
+
+PARTS: dict[str, Callable[[argparse.Namespace, Path], Coroutine[object, object, None]]] = {
+    "writes": writes,
+    "reads": reads,
+    "both": writes_beside_reads,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--part", choices=tuple(PARTS), help="one instead of all")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--folder", type=Path, help="on the disk to be measured")
+    parser.add_argument("--read-bytes", type=int, default=1 << 30, help="payload to be read")
+    options = parser.parse_args()
+    keep_freed_memory()
+    sys.setswitchinterval(0.0005)  # as a bookie process sets it
+    with scratch(options.folder) as folder:
+        for part in [options.part] if options.part else PARTS:
+            uvloop.run(PARTS[part](options, folder))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
