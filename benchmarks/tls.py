@@ -10,45 +10,29 @@ medians of all rounds. CPU is the broker's (of --pid), all threads and its part 
 
 import argparse
 import contextlib
-import json
-import os
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import psutil
-
+from benchmarks.comparison_loads import PROGRAM, Load, Row, Server, new_topic, run
 from tests.certificates import Authority, Pair
 from tests.standalone_process import StandaloneProcess
 
-PEERS: Final = Path(os.environ.get("PEERS_HOME", Path.home() / ".cache/magnetar-peers"))
 SIDES: Final = ("plain", "tls")
 _DRAIN_MAX: Final = 600_000
-
-Row = dict[str, float]
-
-
-@dataclass(frozen=True)
-class Load:
-    name: str
-    options: tuple[str, ...]
-    figure: str = "msg_per_s"
-
 
 LOADS: Final = (
     Load("batched-1k", ("produce", "-size", "1024", "-pending", "5000")),
     Load("drain-batched-1k", ("consume",)),  # of what the row above has left
     Load("unbatched-1k", ("produce", "-size", "1024", "-batching=false")),
     Load("unbatched-64k", ("produce", "-size", "65536", "-batching=false", "-pending", "100")),
-    Load("sync-1k", ("produce", "-sync", "-size", "1024"), "p50_ms"),
+    Load("sync-1k", ("produce", "-sync", "-size", "1024"), ("p50_ms",)),
 )
 
 
@@ -57,6 +41,10 @@ class Target:
     urls: dict[str, str]
     authority: Path
     pid: int | None
+
+    def server(self, side: str) -> Server:
+        # Where Go looks for the authorities it trusts
+        return Server(self.urls[side], self.pid, {"SSL_CERT_FILE": str(self.authority)})
 
 
 @contextlib.contextmanager
@@ -81,34 +69,6 @@ def certificates(folder: Path) -> tuple[Path, Pair]:
     return authority.certificate, authority.sign("localhost", file="broker")
 
 
-def run(loadgen: Path, target: Target, side: str, load: Load, topic: str, extra: list[str]) -> Row:
-    command = [str(loadgen), *load.options, "-url", target.urls[side], "-topic", topic, *extra]
-    before_s = _cpu_s(target.pid)
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=180,
-        # Where Go looks for the authorities it trusts
-        env={**os.environ, "SSL_CERT_FILE": str(target.authority)},
-    )
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)}: {done.stderr.strip()}")
-    row: Row = json.loads(done.stdout)
-    messages = row.get("acked") or row.get("received") or 1
-    row["cpu_us"] = (_cpu_s(target.pid) - before_s) / messages * 1e6
-    if row.get("failed") or "error" in row:
-        print(f"{load.name} {side}: {done.stdout.strip()}", file=sys.stderr)
-    return row
-
-
-def _cpu_s(pid: int | None) -> float:
-    if pid is None:
-        return 0.0
-    times = psutil.Process(pid).cpu_times()
-    return float(times.user + times.system)
-
-
 def one_round(
     options: argparse.Namespace, target: Target, rows: dict[tuple[str, str], list[Row]]
 ) -> None:
@@ -117,12 +77,12 @@ def one_round(
         if options.loads and load.name not in options.loads.split(","):
             continue
         for side in SIDES:
-            topic = f"persistent://public/default/tls-{uuid.uuid4().hex[:10]}"
+            topic = new_topic()
             extra = ["-seconds", str(options.seconds)]
             if load.options[0] == "consume":
                 topic, count = topics[side]
                 extra = ["-count", str(min(count, _DRAIN_MAX))]
-            row = run(options.loadgen, target, side, load, topic, extra)
+            row = run(options.loadgen, target.server(side), load, topic, extra)
             if load.name == "batched-1k":
                 topics[side] = topic, int(row["acked"])
             rows.setdefault((load.name, side), []).append(row)
@@ -136,11 +96,12 @@ def table(rows: dict[tuple[str, str], list[Row]], has_cpu: bool) -> None:
         if (load.name, "plain") not in rows:
             continue
         plain, tls = (rows[load.name, side] for side in SIDES)
-        ratios = [b[load.figure] / a[load.figure] for a, b in zip(plain, tls, strict=True)]
+        (figure,) = load.figures
+        ratios = [b[figure] / a[figure] for a, b in zip(plain, tls, strict=True)]
         cpu = " / ".join(f"{_median(each, 'cpu_us'):.2f}" for each in (plain, tls))
         print(
-            f"| {load.name} | {load.figure} | {_text(_median(plain, load.figure))} |"
-            f" {_text(_median(tls, load.figure))} | **{statistics.median(ratios):.2f}** |"
+            f"| {load.name} | {figure} | {_text(_median(plain, figure))} |"
+            f" {_text(_median(tls, figure))} | **{statistics.median(ratios):.2f}** |"
             f" {', '.join(f'{each:.2f}' for each in ratios)} | {cpu if has_cpu else '-'} |"
         )
 
@@ -164,7 +125,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=5, help="of each load, but the drain")
     parser.add_argument("--loads", help="comma list; default: all")
     parser.add_argument(
-        "--loadgen", type=Path, default=PEERS / "loadgen", help="the Go client's load program"
+        "--loadgen", type=Path, default=PROGRAM, help="the Go client's load program"
     )
     options = parser.parse_args()
     if options.certificates is not None:
@@ -183,8 +144,7 @@ def main() -> int:
             )
         warm_up = Load("warm-up", ("produce", "-size", "1024"))
         for side in SIDES:
-            topic = f"persistent://public/default/tls-{uuid.uuid4().hex[:10]}"
-            run(options.loadgen, target, side, warm_up, topic, ["-seconds", "2"])
+            run(options.loadgen, target.server(side), warm_up, new_topic(), ["-seconds", "2"])
         for _ in range(options.rounds):
             one_round(options, target, rows)
         table(rows, target.pid is not None)
