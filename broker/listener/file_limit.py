@@ -1,8 +1,9 @@
 """How many sockets clients may hold, so that storage never runs out of file descriptors.
 
 A bookie that can't open its next journal segment ends the process, so the crowd must be told to
-wait before that: half of the process's descriptors are for the binary protocol, a quarter for HTTP
-and WebSockets, and a quarter stays for files and for the broker's own sockets.
+wait before that. An eighth of the process's descriptors, but 256 where that is at most a quarter,
+stays for files and for the broker's own sockets. A quarter is for HTTP and WebSockets, or fewer if
+their setting says so. The rest is for the binary protocol.
 """
 
 import logging
@@ -14,6 +15,7 @@ logger = logging.getLogger(__name__)
 
 _FILES_MAX: Final = 1 << 20
 """Enough for all clients, where the operating system sets no limit."""
+_FILES_KEPT: Final = 256
 
 
 def file_limit() -> int:
@@ -31,6 +33,20 @@ def raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         except (OSError, ValueError) as error:
             logger.warning("the limit of open files stays at %d: %s", soft, error)
+
+
+def http_sockets_max(setting: int) -> int:
+    """``maxHttpServerConnections`` as far as descriptors allow; 0: a quarter of them."""
+    share = file_limit() // 4
+    return min(share, setting) if setting > 0 else share
+
+
+def binary_sockets_max(setting: int, http_setting: int) -> int:
+    """``brokerMaxConnections`` (0: any number) as far as files and HTTP leave descriptors."""
+    limit = file_limit()
+    files = max(limit // 8, min(limit // 4, _FILES_KEPT))
+    share = limit - files - http_sockets_max(http_setting)
+    return min(share, setting) if setting > 0 else share
 
 
 class SocketQuota:

@@ -29,7 +29,7 @@ from magnetar.broker.dispatch.unsent_budget import UnsentBudget
 from magnetar.broker.doctor.doctor import Doctor
 from magnetar.broker.index.broker_index import BrokerIndex
 from magnetar.broker.index.figure_recorder import FigureRecorder
-from magnetar.broker.listener.file_limit import SocketQuota, file_limit
+from magnetar.broker.listener.file_limit import SocketQuota, binary_sockets_max
 from magnetar.broker.listener.pre_auth_acceptor import PreAuthAcceptor
 from magnetar.broker.listener.tls import TlsListener, listening_socket
 from magnetar.broker.listener.unauthenticated_limiter import UnauthenticatedLimiter
@@ -99,8 +99,8 @@ def _limiters_of(
 ) -> tuple[SocketQuota, UnauthenticatedLimiter, dict[str, UnauthenticatedLimiter]]:
     """Of the plain binary port; and the limiters of the other ports, by name, once they are
     open."""
-    limits = [file_limit() // 2, config.broker_max_connections]
-    quota = SocketQuota("binary protocol", min(each for each in limits if each > 0))
+    most = binary_sockets_max(config.broker_max_connections, config.max_http_server_connections)
+    quota = SocketQuota("binary protocol", most)
     return quota, UnauthenticatedLimiter(config.max_unauthenticated_connections), {}
 
 

@@ -12,7 +12,7 @@ from magnetar.broker.http.server.fast_rejector import fast_rejector
 from magnetar.broker.http.server.http_pre_auth import HttpPreAuth
 from magnetar.broker.http.server.request_protocol import ConnectionLimits, protocol_with
 from magnetar.broker.http.websocket.protocol import CorkedWebSocketProtocol
-from magnetar.broker.listener.file_limit import AddressQuota, SocketQuota, file_limit
+from magnetar.broker.listener.file_limit import AddressQuota, SocketQuota, http_sockets_max
 from magnetar.broker.listener.tls import TlsListener, listening_socket
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class HttpServer:
             self._app,
             loop="none",
             http=protocol_with(
-                _quota(settings),
+                SocketQuota("HTTP", http_sockets_max(settings.max_http_server_connections)),
                 AddressQuota(settings.max_http_server_connections_per_ip),
                 _limits(settings),
             ),
@@ -124,13 +124,6 @@ class HttpServer:
         self._app.state.followers.close_all()
         await server.shutdown(sockets=[self._socket] if self._socket is not None else None)
         await asyncio.sleep(0)
-
-
-def _quota(settings: BrokerConfig) -> SocketQuota:
-    connections_max = file_limit() // 4
-    if settings.max_http_server_connections > 0:
-        connections_max = min(connections_max, settings.max_http_server_connections)
-    return SocketQuota("HTTP", connections_max)
 
 
 def _limits(settings: BrokerConfig) -> ConnectionLimits:
