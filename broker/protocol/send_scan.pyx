@@ -1,8 +1,8 @@
 # cython: language_level=3
 """SENDs of one read, as long as they are plain: their heads and bodies without protobuf objects.
 
-Plain: from one producer, with a checksum that is right, one message each, no chunk, no encryption, no
-transaction, and no field that this file doesn't know. `Connection` reads everything else, and everything
+Plain: from one producer, with a checksum that is right, one message or a batch each, no chunk, no encryption,
+no transaction, and no field that this file doesn't know. `Connection` reads everything else, and everything
 where this isn't compiled: it says what is wrong with a frame, this only stops in front of it. So nothing
 here raises an error for what a client sends. A test holds the two against each other.
 
@@ -18,9 +18,17 @@ from crc32c import crc32c
 
 cdef enum:
     _HEAD_BYTES = 32  # see entry_header
+    _BATCH = 1  # entry_header.FLAG_BATCH
     _KEY = 32  # entry_header.FLAG_KEY
+    _BATCHED_BYTES_MIN = 6  # as entry_header
     _CHECKED = 0x0E01
     _SEND_TAGS = 0x080632  # BaseCommand: its type is SEND, and the field of that
+
+
+# By compression type, as entry_header: bytes of the codec's frame, and how many bytes each other one can
+# stand for.
+cdef int64_t[5] _FRAME_BYTES = [0, 0, 6, 9, 1]
+cdef int64_t[5] _EXPANSION = [1, 255, 1032, 32768, 22]
 
 
 cdef struct Send:
@@ -33,6 +41,10 @@ cdef struct Send:
 cdef struct Metadata:
     uint64_t publish_time
     uint64_t deliver_at
+    uint64_t compression
+    uint64_t unpacked_size
+    uint64_t count  # of a batch
+    bint is_batch
     bint has_key
     uint32_t key_hash
 
@@ -175,9 +187,14 @@ cdef bint _read_metadata(const uint8_t *at, const uint8_t *end, Metadata *found)
                 seen |= 4
             elif tag == 0x98:
                 found.deliver_at = value
-            # compression, uncompressed_size, event_time, highest_sequence_id, null_value,
-            # null_partition_key
-            elif tag not in (0x40, 0x48, 0x60, 0xC0, 0xC8, 0xF0):
+            elif tag == 0x58:  # num_messages_in_batch
+                found.is_batch, found.count = True, value
+            elif tag == 0x40:
+                found.compression = value
+            elif tag == 0x48:
+                found.unpacked_size = value
+            # event_time, highest_sequence_id, null_value, null_partition_key
+            elif tag not in (0x60, 0xC0, 0xC8, 0xF0):
                 return False
         elif tag & 7 == 2:
             at = _sized(at, end, &value)
@@ -201,20 +218,40 @@ cdef bint _read_metadata(const uint8_t *at, const uint8_t *end, Metadata *found)
     if key != NULL:
         found.has_key = True
         found.key_hash = _murmur3(key, key_size) & 0x7FFFFFFF
+    if found.is_batch and (
+        # Protobuf would cut them to 32 bits, or forget the last one.
+        found.count >> 31 or found.unpacked_size >> 32 or found.compression > 4
+    ):
+        return False
     return seen == 7
 
 
-cdef bytes _head(const Metadata *metadata):
+cdef uint32_t _count(const Metadata *metadata, int64_t size) noexcept nogil:
+    """Messages of a batch whose payload has so many bytes: see entry_header.make_header."""
+    cdef int64_t unpacked, count = <int64_t>metadata.count
+    if metadata.compression:
+        unpacked = (size - _FRAME_BYTES[metadata.compression]) * _EXPANSION[metadata.compression]
+        size = max(size, min(<int64_t>metadata.unpacked_size, unpacked))
+    return <uint32_t>max(1, min(count, size // _BATCHED_BYTES_MIN))
+
+
+cdef bytes _head(const Metadata *metadata, Py_ssize_t payload_bytes):
     """The entry's head: see entry_header."""
+    cdef uint32_t count = 1
     cdef bytes head = PyBytes_FromStringAndSize(NULL, _HEAD_BYTES)
     cdef uint8_t *at = <uint8_t *>PyBytes_AS_STRING(head)
     memset(at, 0, _HEAD_BYTES)
-    at[0], at[1], at[7] = 0x4D, 1, 1
+    if metadata.is_batch:
+        count = _count(metadata, payload_bytes)
+        at[3] = _BATCH
+    at[0], at[1] = 0x4D, 1
+    at[4], at[5] = count >> 24, (count >> 16) & 0xFF
+    at[6], at[7] = (count >> 8) & 0xFF, count & 0xFF
     _put_u64(at + 8, metadata.publish_time)
     if <int64_t>metadata.deliver_at > 0:
         _put_u64(at + 16, metadata.deliver_at)
     if metadata.has_key:
-        at[3] = _KEY
+        at[3] |= _KEY
         at[24], at[25] = metadata.key_hash >> 24, (metadata.key_hash >> 16) & 0xFF
         at[26], at[27] = (metadata.key_hash >> 8) & 0xFF, metadata.key_hash & 0xFF
     return head
@@ -280,7 +317,7 @@ cdef object _scan(
         ):
             break
         producer_id = send.producer_id
-        heads.append(_head(&metadata))
+        heads.append(_head(&metadata, frame_end - payload_from))
         size = frame_end - body_from
         bodies.append(PyBytes_FromStringAndSize(<const char *>data + body_from, size))
         sequence_ids.append(send.sequence_id)

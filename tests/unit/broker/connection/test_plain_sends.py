@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
 
 from magnetar.broker.producer.producer import Producer
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.entry_header import make_header
 from magnetar.broker.protocol.framing import METADATA_BYTES_MAX, encode_body, varint
 from magnetar.broker.protocol.plain_sends import scan_sends
 from tests.unit.broker.doubles import Broker, Client, message
@@ -22,7 +25,7 @@ SECOND_IS_CHECKED = 2_000
 """From this round on the second producer's messages must be encrypted."""
 VARINTS = (0x08, 0x10, 0x18, 0x20, 0x28, 0x30, 0x38, 0x40, 0x48, 0x58, 0x60, 0x88, 0x98, 0xA0)
 MORE_VARINTS = (0xB0, 0xB8, 0xC0, 0xC8, 0xD8, 0xE0, 0xE8, 0xF0, 0xF8, 0x108, 0x110, 0x7F8)
-PLAIN_VARINTS = (0x10, 0x18, 0x40, 0x48, 0x60, 0x98, 0xC0, 0xC8, 0xF0)
+PLAIN_VARINTS = (0x10, 0x18, 0x40, 0x48, 0x58, 0x60, 0x98, 0xC0, 0xC8, 0xF0)
 PLAIN_BYTES = (0x0A, 0x22, 0x32, 0x82, 0x92, 0x102)
 BYTES = (0x0A, 0x12, 0x22, 0x2A, 0x32, 0x3A, 0x6A, 0x72, 0x7A, 0x82, 0x92, 0xD2, 0x102, 0x7FA)
 
@@ -122,9 +125,9 @@ class Noise:
         "partition_key_b64_encoded": (True, False),
         "deliver_at_time": (0, 1, -1, 2**62),
         "event_time": (0, 2**64 - 1),
-        "compression": (0, 1, 4),
-        "uncompressed_size": (0, 2**32 - 1),
-        "num_messages_in_batch": (1, 3, 0, -1),
+        "compression": (0, 1, 2, 3, 4),
+        "uncompressed_size": (0, 70, 2**32 - 1),
+        "num_messages_in_batch": (1, 3, 7, 1000, 0, -1, 2**31 - 1),
         "marker_type": (10,),
         "txnid_least_bits": (0, 3),
         "txnid_most_bits": (0, 3),
@@ -214,17 +217,54 @@ async def test_an_ordinary_message_is_plain(broker: Broker) -> None:
     metadata.properties.add(key="k", value="v")
     command = pb.CommandSend(producer_id=1, sequence_id=7)
     sends.append(frame(command.SerializeToString(), encode_body(metadata, b"")))
+    sends += [message(8, num_messages_in_batch=2), message(9, num_messages_in_batch=1)]
     data = b"".join(sends)
     run = scan_sends(memoryview(data), 0, len(data), 1 << 20, METADATA_BYTES_MAX)
     assert run is not None
-    assert (run[0], run[4]) == (len(data), [1, 2, 3, 4, 5, 6, 7])
+    assert (run[0], run[4]) == (len(data), list(range(1, 10)))
     assert scan_sends(memoryview(data), 0, len(data), 1 << 20, 10) is None, "metadata too large"
+
+
+@given(
+    compression=st.sampled_from(pb.CompressionType.values()),
+    count=st.integers(-1, 70_000) | st.just(2**31 - 1),
+    payload_bytes=st.integers(0, 2_000),
+    unpacked_bytes=st.integers(0, 2**32 - 1) | st.integers(0, 100_000),
+    has_key=st.booleans(),
+)
+def test_a_batch_counts_as_many_messages_as_its_bytes_can_hold(
+    compression: "pb.CompressionType.ValueType",
+    count: int,
+    payload_bytes: int,
+    unpacked_bytes: int,
+    has_key: bool,
+) -> None:
+    assert scan_sends is not None
+    metadata = pb.MessageMetadata(
+        producer_name="p",
+        sequence_id=1,
+        publish_time=1,
+        compression=compression,
+        uncompressed_size=unpacked_bytes,
+        num_messages_in_batch=count,
+    )
+    if has_key:
+        metadata.partition_key = "k"
+    command = pb.CommandSend(producer_id=1, sequence_id=1)
+    body = encode_body(metadata, bytes(payload_bytes))
+    data = frame(command.SerializeToString(), body)
+    run = scan_sends(memoryview(data), 0, len(data), 1 << 20, METADATA_BYTES_MAX)
+    if count < 0:
+        assert run is None
+    else:
+        assert run is not None
+        assert run[2] == [make_header(metadata, payload_bytes)]
 
 
 @pytest.mark.parametrize(
     "unlike",
     [
-        *(message(2, producer_id=2), message(2, num_messages_in_batch=2)),
+        *(message(2, producer_id=2), message(2, num_messages_in_batch=-1)),
         *(message(2, marker_type=1), message(2, damage=True), message(2, in_command=1)),
         *(message(2, num_chunks_from_msg=2), message(2, payload=b"x" * 500)),
     ],
