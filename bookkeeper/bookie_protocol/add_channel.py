@@ -14,8 +14,8 @@ from magnetar.bookkeeper.bookie_protocol.adds_in_flight import AddsInFlight
 from magnetar.bookkeeper.bookie_protocol.config import ProtocolConfig
 from magnetar.bookkeeper.bookie_protocol.connection import BookieConnection, ConnectionV2
 from magnetar.bookkeeper.bookie_protocol.connections import LazyConnection, Resolve
-from magnetar.bookkeeper.bookie_protocol.digests import Digest, DigestOf
-from magnetar.bookkeeper.bookie_protocol.result_codes import from_v2
+from magnetar.bookkeeper.bookie_protocol.digests import DigestOf
+from magnetar.bookkeeper.bookie_protocol.result_codes import EOK, from_v2
 from magnetar.bookkeeper.errors import FrameError, LedgerError, UnauthorizedAccessError
 from magnetar.bookkeeper.packet import Buffer
 from magnetar.bookkeeper.transport import AddRequest
@@ -50,7 +50,9 @@ class EncodedAdds:
         self._bytes = 0
         self._found: dict[tuple[int, int, int, bool, bool], tuple[object, list[Buffer], int]] = {}
 
-    def encode(self, request: AddRequest, digest: Digest, *, is_own: bool = False) -> list[Buffer]:
+    def encode(
+        self, request: AddRequest, digest_of: DigestOf, *, is_own: bool = False
+    ) -> list[Buffer]:
         """``is_own``: for a bookie of ours, which takes the creator's token and deferred adds."""
         # One writer made the requests between the first and the last of joined ones.
         kept: tuple[list[bytes], ...] = (request.heads,)
@@ -64,7 +66,7 @@ class EncodedAdds:
             request.heads,
             request.bodies,
             recovery=request.recovery,
-            digest=digest,
+            digest=digest_of(request.ledger_id),
             creator=request.creator if is_own else 0,
             deferred=request.deferred_sync and is_own,
         )
@@ -195,28 +197,30 @@ class AddChannel:
         finally:
             self._opening = None
 
-    def _send(self, connection: ConnectionV2, request: AddRequest) -> None:
+    def _begin(self, request: AddRequest) -> bool:
+        """Whether it may be sent now."""
         now_s = self._loop.time()
         if not self._in_flight.entries:
             self._answered_at = now_s
             if self._timer is None:
                 self._timer = self._loop.call_later(_CHECK_S, self._check)
-        if self._in_flight.begin(request, now_s):
-            connection.write_all(self._frames(request))
+        return self._in_flight.begin(request, now_s)
 
     def _frames(self, request: AddRequest) -> list[Buffer]:
-        digest = self._digest_of(request.ledger_id)
-        return self._encoded.encode(request, digest, is_own=self._is_own)
+        return self._encoded.encode(request, self._digest_of, is_own=self._is_own)
 
     def _send_queued(self) -> None:
         self._is_sending = False
         connection = self._connection.current
         if connection is None:
             return
+        pieces: list[Buffer] = []
         while self._queue and self._has_room():
             room = self._config.entries_max - self._in_flight.entries
-            self._send(connection, _take_neighbours(self._queue, room))
-        connection.flush()
+            request = _take_neighbours(self._queue, room)
+            if self._begin(request):
+                pieces += self._frames(request)
+        connection.send(pieces)
 
     def _on_reply(self, reply: v2.Reply) -> None:
         if not isinstance(reply, v2.AddReplies):
@@ -228,7 +232,7 @@ class AddChannel:
             if connection is not None:
                 connection.write_all(self._frames(request))
         for request, code in done:
-            self._done(request, code if self._is_own else from_v2(code))
+            self._done(request, code if self._is_own or code == EOK.v2 else from_v2(code))
         if self._queue:
             self._send_queued()
 

@@ -69,6 +69,11 @@ class BookieConnection(asyncio.Protocol):
             self._loop.call_soon(self.flush)
         self._queue += pieces
 
+    def send(self, pieces: Sequence[Buffer]) -> None:
+        """Send them now, behind what waits for the end of this turn."""
+        self._queue += pieces
+        self.flush()
+
     def flush(self) -> None:
         """Send now what waits for the end of this turn."""
         queue, self._queue = self._queue, []

@@ -216,6 +216,8 @@ class ReplyDecoder:
         while view is not None:
             replies, at = self._adds(view, at)
             yield from replies
+            if at == len(view):
+                return
             if (end := self._buffer.end_of_frame(view, at)) is None:
                 return
             yield _decode(view[at:end])

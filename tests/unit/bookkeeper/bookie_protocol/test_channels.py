@@ -9,7 +9,7 @@ from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.bookie_protocol import frames_v2 as v2
 from magnetar.bookkeeper.bookie_protocol.add_channel import EncodedAdds, _take_neighbours
 from magnetar.bookkeeper.bookie_protocol.config import ProtocolConfig
-from magnetar.bookkeeper.bookie_protocol.digests import CRC32C
+from magnetar.bookkeeper.bookie_protocol.digests import CRC32C, Digest
 from magnetar.bookkeeper.bookie_protocol.read_channel import ReadChannel
 from magnetar.bookkeeper.errors import BookieUnavailableError
 from magnetar.bookkeeper.packet import encode_head
@@ -59,6 +59,10 @@ async def test_a_bookie_without_batch_reads_is_read_singly() -> None:
     server.close()
 
 
+def _crc32c(_ledger_id: int) -> Digest:
+    return CRC32C
+
+
 def adds(size: int) -> AddRequest:
     head = encode_head(1, 0, -1, size, b"", bytes(size))
     ids = range(1)
@@ -67,19 +71,19 @@ def adds(size: int) -> AddRequest:
 
 def test_bookies_of_a_write_set_get_the_same_bytes() -> None:
     encoded, request = EncodedAdds(), adds(10)
-    assert encoded.encode(request, CRC32C) is encoded.encode(request, CRC32C)
+    assert encoded.encode(request, _crc32c) is encoded.encode(request, _crc32c)
 
 
 def test_what_was_sent_is_not_kept_for_long() -> None:
     encoded = EncodedAdds(bytes_max=1000)
     for size in (10, 400, 400, 5000, 400, *(10,) * 5):
-        encoded.encode(adds(size), CRC32C)
+        encoded.encode(adds(size), _crc32c)
         kept = [sum(map(len, frames)) for _, frames, _ in encoded._found.values()]
         assert sum(kept) == encoded._bytes
         assert len(kept) == 1 or sum(kept) <= 1000
     encoded = EncodedAdds()
     for _ in range(100):
-        encoded.encode(adds(10), CRC32C)
+        encoded.encode(adds(10), _crc32c)
     assert len(encoded._found) == 64
 
 
@@ -122,7 +126,7 @@ def test_bookies_of_apaches_hear_nothing_of_creators() -> None:
     """They would take the token for the beginning of the entry."""
     request = replace(adds(10), creator=7)
     encoded = EncodedAdds()
-    own = b"".join(encoded.encode(request, CRC32C, is_own=True))
-    (plain,) = encoded.encode(request, CRC32C)
+    own = b"".join(encoded.encode(request, _crc32c, is_own=True))
+    (plain,) = encoded.encode(request, _crc32c)
     assert len(own) == len(plain) + 8
-    assert plain == b"".join(EncodedAdds().encode(replace(request, creator=0), CRC32C))
+    assert plain == b"".join(EncodedAdds().encode(replace(request, creator=0), _crc32c))
