@@ -13,6 +13,9 @@ LARGE_BYTES: Final = 64 * 1024 * 1024
 """A run that reads more in each pass may take minutes: only one of them at a time, so that small
 ones don't wait for it."""
 _PERIOD_MS: Final = 1000
+PAUSE_S: Final = 0.001
+"""After each piece the loop is others' for so long, the least that its timer knows: who sends a
+message meanwhile waits for one piece, not for one at each of its steps."""
 
 
 class CompactionPlaces:
@@ -38,7 +41,7 @@ class CompactionPlaces:
             yield
 
     async def pace(self, size: int) -> None:
-        """Account for bytes that were read, and wait until more may be."""
+        """Account for a piece that was read; return when the next one may be read."""
         buckets, is_taken = self._buckets, False
         while True:
             now_ms = int(asyncio.get_running_loop().time() * 1000)
@@ -47,5 +50,5 @@ class CompactionPlaces:
                 buckets.take(0, size, now_ms)
                 is_taken = True
             if not (wait_ms := buckets.wait_ms(now_ms)):
-                return
+                return await asyncio.sleep(PAUSE_S)
             await asyncio.sleep(min(wait_ms, _PERIOD_MS) / 1000)  # the limit may change meanwhile

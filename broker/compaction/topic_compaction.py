@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 _READ_MAX: Final = (128, 128 * 1024)
 """Entries and bytes that are read, or written, together: what holds the loop is done for each."""
-_WRITE_BYTES: Final = 1024 * 1024
+_WRITE_BYTES: Final = 256 * 1024
 """Entries of the new ledger that are written together."""
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.compaction.compaction_places import LARGE_BYTES, CompactionPlaces
+from magnetar.broker.compaction.compaction_places import LARGE_BYTES, PAUSE_S, CompactionPlaces
 from tests.simulation.simulator import Simulator, run_simulation
 
 SMALL, LARGE = LARGE_BYTES, LARGE_BYTES + 1
@@ -95,5 +95,15 @@ def test_a_limit_is_changed_while_a_run_waits_for_it() -> None:
         assert loop.time() < 12
         await places.pace(1 << 40)
         assert loop.time() < 12, "no limit"
+
+    _simulated(scenario)
+
+
+def test_the_loop_is_others_after_each_piece() -> None:
+    async def scenario() -> None:
+        places, loop = CompactionPlaces(lambda: 0), asyncio.get_running_loop()
+        for _ in range(100):
+            await places.pace(1)
+        assert loop.time() >= 100 * PAUSE_S
 
     _simulated(scenario)
