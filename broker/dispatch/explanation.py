@@ -191,22 +191,22 @@ def pending(
     )
 
 
-def of_encrypted(found: Explanation, keys: Sequence[str]) -> Explanation:
+def of_encrypted(found: Explanation, place: str, keys: Sequence[str]) -> Explanation:
     """A pending entry that clients must decrypt; ``keys``: their names."""
     return replace(
         found,
-        message=f"{found.message} It is encrypted (key {', '.join(keys)}): a client without the "
-        "private key does not give it to its application.",
+        message=f"{found.message} Message {place} is encrypted (key {', '.join(keys)}): a client "
+        "without the private key does not give it to its application.",
         details={**found.details, "encryptionKeys": list(keys)},
     )
 
 
-def of_chunk(found: Explanation, part: int, parts: int) -> Explanation:
+def of_chunk(found: Explanation, place: str, part: int, parts: int) -> Explanation:
     """A pending entry that is a part of a message, from 1 on."""
     return replace(
         found,
-        message=f"{found.message} It is part {part} of {parts} of a chunked message, which a "
-        "client gives to its application when it has all parts.",
+        message=f"{found.message} Message {place} is part {part} of {parts} of a chunked one, "
+        "which a client gives to its application when it has all parts.",
         details={**found.details, "part": part, "parts": parts},
     )
 
@@ -237,6 +237,17 @@ def delayed(due_ms: int, now_ms: int) -> Explanation:
     )
 
 
+def delayed_too(found: Explanation, due_ms: int, now_ms: int) -> Explanation:
+    """``found``: that no consumer is connected."""
+    return replace(
+        found,
+        message=f"{found.message} Its producer asked for a later delivery: it is due in "
+        f"{duration(due_ms - now_ms)}.",
+        next=f"{found.next} Shared and Key_Shared subscriptions get it when it is due.",
+        until_ms=due_ms,
+    )
+
+
 def filtered() -> Explanation:
     return Explanation(
         Reason.FILTERED,
@@ -253,22 +264,28 @@ def trimmed(position: Position) -> Explanation:
     )
 
 
-def not_found(position: Position, entries: int) -> Explanation:
-    """``entries``: that its ledger has."""
+def not_found(position: Position, count: int, *, in_batch: bool = False) -> Explanation:
+    """``count``: entries of its ledger, or messages of its entry."""
+    place = f"{position[0]}:{position[1]}" if in_batch else f"ledger {position[0]}"
+    has = counted(count, "message" if in_batch else "entry")
     return Explanation(
         Reason.NOT_FOUND,
-        f"There is no such message: ledger {position[0]} has {counted(entries, 'entry')}.",
-        "Entries count from 0. Compare the message id with internal-stats of the topic.",
+        f"There is no such message: {place} has {has}.",
+        "Numbers begin with 0. Compare the message id with internal-stats of the topic.",
     )
 
 
-def past_end(last: Position) -> Explanation:
-    """``last``: position of the topic's last entry; entry -1: there is none."""
+def past_end(last: Position, unknown: int | None = None) -> Explanation:
+    """Args:
+    last: position of the topic's last entry; entry -1: there is none.
+    unknown: its ledger, if the topic has nothing in it.
+    """
+    other = f" If it was, it is of another topic: this one has nothing in ledger {unknown}."
     return Explanation(
         Reason.PAST_END,
         "It is past the end of the topic: nothing is stored there yet."
         + (f" The last message is {last[0]}:{last[1]}." if last[1] >= 0 else ""),
-        "It is delivered after it is published.",
+        "It is delivered after it is published." + ("" if unknown is None else other),
         details={"lastMessageId": f"{last[0]}:{last[1]}"},
     )
 
@@ -577,8 +594,8 @@ def subscription_unacked_limit(unacked: int, limit: int) -> Explanation:
         Reason.SUBSCRIPTION_UNACKED_LIMIT,
         f"The subscription's consumers have {counted(unacked, 'unacknowledged message')}, the "
         f"limit is {limit:,}.",
-        f"Delivery goes on below {limit // 2:,}: let them acknowledge, or raise "
-        "maxUnackedMessagesPerSubscription (topicPolicies "
+        f"Delivery goes on when they have {(limit - 1) // 2:,} or fewer: let them acknowledge, or "
+        "raise maxUnackedMessagesPerSubscription (topicPolicies "
         "set-max-unacked-messages-per-subscription).",
         details={"unackedMessages": unacked, "limit": limit},
     )
@@ -594,8 +611,9 @@ def broker_unacked_limit(unacked: int, share: int, total: int, limit: int) -> Ex
         f"The broker's subscriptions have {counted(total, 'unacknowledged message')} since the "
         f"limit of {limit:,} was reached, and this one has {unacked:,}, above its share of "
         f"{share:,}.",
-        f"Delivery goes on when this one has {share // 2:,} or fewer, or the broker fewer than "
-        f"{limit // 2:,}: let consumers acknowledge, or raise maxUnackedMessagesPerBroker.",
+        f"Delivery goes on when this one has {share // 2:,} or fewer, or the broker "
+        f"{(limit - 1) // 2:,} or fewer: let consumers acknowledge, or raise "
+        "maxUnackedMessagesPerBroker.",
         details={"unackedMessages": unacked, "limit": limit, "brokerUnackedMessages": total},
     )
 

@@ -331,7 +331,8 @@ class SharedDispatcher(Dispatcher):
         self.unacked -= messages
         if self.budget is not None:
             self.budget.changed(self, -messages)
-        if self.blocked and self.unacked < self.limits.unacked_per_subscription // 2:
+        # Not below limit // 2, as Pulsar has it: a limit of 1 would hold for ever.
+        if self.blocked and 2 * self.unacked < self.limits.unacked_per_subscription:
             self.blocked = False
             self.unblocked = True
 

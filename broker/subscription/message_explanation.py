@@ -28,7 +28,7 @@ from magnetar.broker.subscription.subscription import Subscription
 from magnetar.broker.subscription.transaction_explanation import TransactionExplainer
 from magnetar.managed_ledger.entry_batch import Buffer, EntryBatch
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
-from magnetar.managed_ledger.position import Position
+from magnetar.managed_ledger.position import Position, format_position
 
 NO_MESSAGE: Final = (-1, -1)
 """Position that a producer is told of a message which wasn't stored."""
@@ -69,9 +69,11 @@ async def explain_message(
         return missing
     transactions = subscription.explain_transactions()
     # Dispatch acknowledges what was aborted: only the entry tells.
-    is_needed = transactions.buffer is not None or not state.is_acked(position)
+    is_needed = transactions.buffer is not None or batch_index >= 0 or not state.is_acked(position)
     batch, error = await _read(ledger, position) if is_needed else (None, "")
     head: EntryHeader | None = None if batch is None else parse_header(batch.heads[0])
+    if head is not None and batch_index >= head.message_count:
+        return explanation.not_found(position, head.message_count, in_batch=True)
     if batch is not None and (found := _of_transaction(transactions, batch)) is not None:
         return found
     left = state.batch_ack_set(position) if batch_index >= 0 else None
@@ -119,7 +121,7 @@ def _of_transaction(transactions: TransactionExplainer, batch: EntryBatch) -> Ex
 
 
 def _has_bit(words: Sequence[int], index: int) -> bool:
-    return index >= 64 * len(words) or bool(words[index // 64] >> index % 64 & 1)
+    return index < 64 * len(words) and bool(words[index // 64] >> index % 64 & 1)
 
 
 def _explain_missing(ledger: ManagedLedger, position: Position) -> Explanation | None:
@@ -128,7 +130,7 @@ def _explain_missing(ledger: ManagedLedger, position: Position) -> Explanation |
         return explanation.duplicate()
     last, entries = ledger.last_confirmed, ledger.offsets.entries(position[0])
     if position > last:
-        return explanation.past_end(last)
+        return explanation.past_end(last, position[0] if entries is None else None)
     if entries is None:
         return explanation.trimmed(position)
     return explanation.not_found(position, entries) if position[1] >= entries else None
@@ -161,10 +163,12 @@ async def _of_content(
     if (metadata := _metadata(batch.bodies[0])) is None:
         return found
     if metadata.encryption_keys:
-        found = explanation.of_encrypted(found, [each.key for each in metadata.encryption_keys])
+        found = explanation.of_encrypted(
+            found, format_position(position), [each.key for each in metadata.encryption_keys]
+        )
     parts = metadata.num_chunks_from_msg
     if parts > 1:
-        found = explanation.of_chunk(found, metadata.chunk_id + 1, parts)
+        found = explanation.of_chunk(found, format_position(position), metadata.chunk_id + 1, parts)
         there = await _parts(subscription, metadata)
         if there is not None and (missing := [n + 1 for n in range(parts) if n not in there]):
             found = explanation.incomplete(found, missing)

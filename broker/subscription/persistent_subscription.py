@@ -661,7 +661,10 @@ class PersistentSubscription(Subscription):
 
     def _explain_dispatch(self, position: Position, head: EntryHeader | None) -> Explanation | None:
         if self._dispatcher is None:
-            return self._explain_no_consumer()
+            found, now_ms = self._explain_no_consumer(), self.now_ms()
+            if head is None or head.deliver_at_ms <= now_ms or not self._limits.delay_enabled:
+                return found
+            return explanation.delayed_too(found, head.deliver_at_ms, now_ms)
         return self._dispatcher.explain(position, head)
 
     # --- statistics

@@ -85,6 +85,9 @@ def test_partitions_and_refusals(admin: httpx.Client) -> None:
     assert [asked(path, text).status_code for text in ("7:0", "7:0:2")] == [412, 412]
     assert [asked(path, text).json()["reason"] for text in ("-1:-1", "-1:-1:0")] == ["notFound"] * 2
     assert [asked(path, text).status_code for text in ("7", "x:y", "-1:0")] == [400, 400, 400]
+    assert asked(path, "x:y").json()["reason"].endswith("ledger:entry:partition:batch index")
+    for printed in ("7:0:1:-1", "(7,0,1,-1)", "(7,0,1,2)"):
+        assert asked(path, printed).json()["reason"] == "pastEnd"
     volatile = f"/non-persistent/public/default/{local}"
     assert asked(volatile, "7:0").status_code == 405
     admin.delete(f"{path}/partitions", params={"force": "true"})

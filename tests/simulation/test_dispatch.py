@@ -138,7 +138,7 @@ class SharedWorld(World):
             read_entries_max=self.rng.choice([3, 20, 1000]),
             round_robin_messages=self.rng.choice([1, 5, 20]),
             unacked_per_consumer=self.rng.choice([0, 40]),
-            unacked_per_subscription=self.rng.choice([0, 90]),
+            unacked_per_subscription=self.rng.choice([0, 90, 1]),
             delay_tick_ms=TICK_MS,
             delay_strict=self.rng.random() < 0.5,
             delayed_index_bytes=self.rng.choice([0, 1, 450]),  # full with one entry, with three

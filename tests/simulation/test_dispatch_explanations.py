@@ -79,7 +79,7 @@ class ExplainedWorld(SharedWorld):
                 self.full.discard(consumer)
         if 0 < limits.unacked_per_subscription <= total:
             self.is_full = True
-        elif total < limits.unacked_per_subscription // 2 or not self.permits:
+        elif 2 * total < limits.unacked_per_subscription or not self.permits:
             self.is_full = False
         self.full &= self.permits.keys()
         self.owners = {of: one for of, one in self.owners.items() if one in self.permits}

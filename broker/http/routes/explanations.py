@@ -1,7 +1,8 @@
 """Why subscriptions deliver nothing now, and what became of a message."""
 
+import re
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 from fastapi import Query, Response
 
@@ -57,6 +58,10 @@ _PUBLISHING = {
     "waitingProducers": 1,
 }
 
+_AS_PRINTED: Final = re.compile(
+    r"[(]?([0-9]{1,19})[:,]([0-9]{1,19})(?:[:,](-1|[0-9]{1,10})(?:[:,](-1|[0-9]{1,9}))?)?[)]?"
+)
+"""Also ``(ledger,entry,partition,batch index)``, of clients in C++, Python, Node.js; -1: none."""
 _Message: TypeAlias = tuple[Position, int]
 """Where it is, and its index in a batch; -1: the whole entry."""
 _STATUSES: Statuses = {
@@ -182,8 +187,15 @@ def _parse_id(text: str, topic: TopicName, count: int | None) -> tuple[TopicName
     """
     if text.split(":")[:2] == ["-1", "-1"]:  # what a producer is told of a duplicate
         return topic if count is None else topic.partition(0), (NO_MESSAGE, -1)
+    if (match := _AS_PRINTED.fullmatch(text)) is None:
+        raise ApiError(
+            400,
+            f"{text!r:.80} is not a message id: ledger:entry, ledger:entry:partition or "
+            "ledger:entry:partition:batch index",
+        )
+    ledger, entry, part, index = match.groups(default="-1")
     partition, ledger_id, entry_id, batch_index, _ = parse_message_id_text(
-        f"{text}:-1" if text.count(":") == 1 else text
+        f"{ledger}:{entry}:{part}" + ("" if index == "-1" else f":{index}")
     )
     message = ((ledger_id, entry_id), batch_index)
     if not topic.is_persistent:

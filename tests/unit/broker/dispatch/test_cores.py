@@ -199,6 +199,16 @@ def test_a_subscription_with_too_much_unacknowledged_stops() -> None:
     assert sum(consumer.unacked for consumer in consumers) == 14
 
 
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_a_subscription_at_the_least_limit_goes_on(limit: int) -> None:
+    core, _ = shared(1000, unacked_per_subscription=limit)
+    feed(core, [head()] * 10)
+    assert (core.unacked, core.blocked) == (limit, True)
+    core.on_acked(None, [(7, entry) for entry in range(limit)])
+    assert (core.unacked, core.blocked) == (0, False)
+    assert core.next_read() is not None
+
+
 def test_chunks_of_one_message_stay_together() -> None:
     core, (first, second) = shared(1, 100, round_robin_messages=1)
     chunks = [

@@ -168,8 +168,35 @@ async def test_redeliveries_and_what_is_left_of_a_batch_are_told() -> None:
     bench.subscription.acknowledge_batch(consumer, (10, 0), [0b00110])
     answer = (await of(bench, 10, 0)).as_json()
     assert (answer["redeliveryCount"], answer["unackedMessages"]) == (1, 2)
-    of_each = [await explain_message(bench.subscription, (10, 0), index) for index in (0, 1, 2, 64)]
-    assert [found.reason.value for found in of_each] == ["acknowledged", *["pending"] * 3]
+    of_each = [await explain_message(bench.subscription, (10, 0), n) for n in (0, 1, 2, 4, 5, 64)]
+    assert [found.reason.value for found in of_each] == [
+        *("acknowledged", "pending", "pending", "acknowledged"),
+        *("notFound", "notFound"),
+    ]
+    assert of_each[-1].message == "There is no such message: 10:0 has 5 messages."
+
+
+async def test_the_end_of_a_long_batch_is_acknowledged() -> None:
+    bench = Bench()
+    bench.ledger.append(head(100))
+    consumer, _ = await bench.consumer(SHARED, permits=100)
+    bench.subscription.acknowledge_batch(consumer, (10, 0), [2**64 - 1])  # words of 0 are left out
+    of_each = [await explain_message(bench.subscription, (10, 0), n) for n in (63, 64, 99)]
+    assert [found.reason.value for found in of_each] == ["pending", "acknowledged", "acknowledged"]
+
+
+async def test_a_delayed_message_without_a_consumer() -> None:
+    bench = Bench()
+    due_ms = bench.service.now_ms + 3_600_000
+    bench.ledger.append(head(deliver_at_ms=due_ms))
+    found = await of(bench, 10, 0)
+    assert (found.reason, found.until_ms) == (Reason.NO_CONSUMER, due_ms)
+    assert found.message == (
+        "No consumer is connected. Its producer asked for a later delivery: it is due in 1 h."
+    )
+    bench.service.now_ms = due_ms
+    found = await of(bench, 10, 0)
+    assert (found.message, found.until_ms) == ("No consumer is connected.", None)
 
 
 async def test_messages_that_are_not_there() -> None:
@@ -179,6 +206,8 @@ async def test_messages_that_are_not_there() -> None:
         (await of(bench, *position)).reason
         for position in ((9, 0), (11, 0), (10, 3), (14, 2), (15, 0))
     ] == [Reason.TRIMMED, Reason.TRIMMED, Reason.NOT_FOUND, Reason.PAST_END, Reason.PAST_END]
+    assert "of another topic" not in (await of(bench, 14, 2)).next
+    assert "of another topic" in (await of(bench, 15, 0)).next
     assert (await of(Bench(), 0, 0)).reason is Reason.PAST_END
 
 

@@ -43,7 +43,7 @@ async def test_an_encrypted_message_needs_a_key() -> None:
         await explain_now(bench.subscription, None),
     ):
         assert found.reason is Reason.PENDING
-        assert "encrypted (key k1)" in found.message
+        assert "Message 10:0 is encrypted (key k1)" in found.message
         assert found.details["encryptionKeys"] == ["k1"]
 
 
@@ -53,7 +53,7 @@ async def test_parts_of_a_message_wait_for_each_other() -> None:
     await sent(bench)
     found = await explain_now(bench.subscription, None)
     assert (found.reason, found.details["missingParts"]) == (Reason.INCOMPLETE, [3])
-    assert "It is part 1 of 3" in found.message
+    assert "Message 10:0 is part 1 of 3" in found.message
     assert "part 3 is not among" in found.message
     last = chunk(bench, "a", 2)
     bench.subscription.wake()
