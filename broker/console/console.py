@@ -67,6 +67,8 @@ class ClusterLook:
     """Of the same: `e` red, `w` yellow, `o` green."""
     read_only: bool = False
     """Of the setting ``webConsoleReadOnly``."""
+    own_version: str = ""
+    """Of a console that is a process of its own; empty: a broker's, of its version."""
 
     @classmethod
     def of(

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any, Final
 
+from magnetar.broker.console.about_page import about
 from magnetar.broker.console.actions import SUBSCRIPTION_ACTIONS, TOPIC_ACTIONS
 from magnetar.broker.console.admin_api import AdminError, get
 from magnetar.broker.console.bookie_view import bookie_page, bookie_rows
@@ -390,6 +391,7 @@ PAGES: Final[dict[str, Page]] = {
     "settings": settings,
     "audit": audit,
     "keys": keys,
+    "about": about,
     "find": search,
     _TOPIC: topic,
     f"{_TOPIC}/do/{{action}}": step,

@@ -100,6 +100,7 @@ class PulsarSource(Source):
     roles_note = "Apache Pulsar doesn't list grants of single topics and superusers."
     lists_schemas = False
     audit_note = "Apache Pulsar doesn't remember who changed what."
+    remembers_changes = False
     settings_note = "Apache Pulsar tells no defaults: these were changed at run time."
 
     def __init__(
@@ -438,7 +439,7 @@ class PulsarSource(Source):
         figures = stats["subscriptions"].get(name)
         return None if figures is None else subscription_facts(topic, name, figures)
 
-    async def visitor(self) -> dict[str, str] | None:
+    async def whoami(self, names: Mapping[str, str], after: str = "") -> dict[str, Any] | None:
         return None
 
     async def _figures(self) -> Snapshot:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import httpx
@@ -16,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from magnetar.bookkeeper.origin_check import OriginCheck, names_to_answer
+from magnetar.broker.cli.version import product_version
 from magnetar.broker.console.admin_api import RemoteApi, get
 from magnetar.broker.console.connection_steps import network_steps, rights
 from magnetar.broker.console.console import ClusterLook, Console
@@ -75,6 +77,7 @@ async def console_app(
         say("version", f"{source.product} {version}")
         say("rights", await rights(source))
         look = ClusterLook.of(name, source.product, version, environment, read_only)
+        look = replace(look, own_version=product_version())
         console = Console(look, lambda _: source, contents)
 
         async def page(request: Request) -> Response:

@@ -160,6 +160,8 @@ class Source:
     """Whether a call tells which topics have a schema."""
     audit_note = "Nothing was changed that the brokers remember."
     """Of an audit without changes."""
+    remembers_changes = True
+    """Whether brokers log and keep who changed what, see ``audit``."""
     settings_note = ""
     """What isn't told of changed settings."""
 
@@ -423,10 +425,21 @@ class Source:
         """What needs attention, the worst first, see the route ``doctor``. Raises AdminError."""
         return list((await get(self.api, "doctor"))["findings"])
 
+    async def whoami(self, names: Mapping[str, str], after: str = "") -> dict[str, Any] | None:
+        """Who looks and what he may do, see the route ``whoami``. None: the cluster doesn't tell.
+
+        Args:
+            names: what his rights are asked of, by ``tenant``, ``namespace`` and ``topic``.
+            after: only tenants behind it.
+        Raises:
+            AdminError: 412 a name can't be one.
+        """
+        return dict(await get(self.api, "whoami", **names, after=after))
+
     async def visitor(self) -> dict[str, str] | None:
         """Role and rank of who looks. None: nobody was asked who he is. Raises AdminError."""
-        found = await get(self.api, "whoami")
-        if not found["authenticationEnabled"]:
+        found = await self.whoami({})
+        if found is None or not found["authenticationEnabled"]:
             return None
         rank = "superuser" if found["superuser"] else "tenant admin" if found["adminOf"] else ""
         return {"role": found["role"] or "anonymous", "rank": rank}

@@ -36,6 +36,7 @@ PAGES: Final = (
         "roles/billing",
         "transactions",
         "keys",
+        "about",
         "find?q=console",
         "messages",
         f"messages?topic={TOPIC.replace('/', '://', 1)}&columns=.a",
