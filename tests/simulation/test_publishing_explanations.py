@@ -26,6 +26,7 @@ SEEDS = seeds(3)
 REASONS = {
     *(Reason.CAUGHT_UP, Reason.NO_PRODUCER, Reason.PRODUCER_REFUSED, Reason.STORING),
     *(Reason.QUOTA_HELD, Reason.PUBLISH_RATE_LIMITED, Reason.STORAGE_FAILED, Reason.TERMINATED),
+    Reason.PRODUCERS_QUEUED,
     *(Reason.NO_CONSUMER, Reason.CONSUMER_REFUSED, Reason.NO_PERMITS),
 }
 
@@ -37,6 +38,9 @@ class TopicWorld:
         self.broker, self.topic = broker, topic
         self.rng = random.Random(seed)
         self.producers: list[Client] = []
+        self.queue: list[Client] = []
+        """They wait for exclusive access, in this order."""
+        self.owner: Client | None = None
         self.consumer: Client | None = None
         self.backlog = self.sequence = self.port = 0
         self.must_encrypt = self.is_limited = self.has_quota = False
@@ -66,12 +70,31 @@ class TopicWorld:
         self.broker.cluster.now_ms += 1  # behind the last message
         answer, _ = await client.produce()
         if answer.type == pb.BaseCommand.ERROR:
-            assert self.must_encrypt or self.has_quota
+            assert self.must_encrypt or self.has_quota or self.owner or self.queue
             self.producer_refused_ms = self.now_ms
             client.lose()
         else:
             self.producers.append(client)
             self.producer_refused_ms = None
+
+    async def ask_for_all(self) -> None:
+        """A producer wants the topic for itself, and waits for that."""
+        client = await self.client()
+        self.broker.cluster.now_ms += 1
+        answer, _ = await client.produce(producer_access_mode=pb.WaitForExclusive)
+        if answer.type == pb.BaseCommand.ERROR:
+            assert self.must_encrypt or self.has_quota
+            self.producer_refused_ms = self.now_ms
+            client.lose()
+            return
+        self.producer_refused_ms = None
+        is_owner = not (self.producers or self.queue)
+        assert answer.producer_success.producer_ready == is_owner
+        if is_owner:
+            self.owner = client
+            self.producers.append(client)
+        else:
+            self.queue.append(client)
 
     async def publish(self) -> None:
         if not self.producers:
@@ -85,17 +108,30 @@ class TopicWorld:
         self.producer_refused_ms = None
 
     async def leave(self) -> None:
-        if self.producers:
-            self.producers.pop(self.rng.randrange(len(self.producers))).lose()
-            await eventually(lambda: len(self.topic.producers) == len(self.producers))
+        """One of them, or of those that wait; the first of these may have the topic then."""
+        if not (there := [*self.producers, *self.queue]):
+            return
+        client = self.rng.choice(there)
+        client.lose()
+        (self.producers if client in self.producers else self.queue).remove(client)
+        self.owner = None if client is self.owner else self.owner
+        if not self.producers and self.queue:
+            self.owner = self.queue.pop(0)
+            assert (await self.owner.receive_one()).producer_success.producer_ready
+            self.producers.append(self.owner)
+        count = len(self.producers), len(self.queue)
+        registry = self.topic.registry
+        await eventually(lambda: (len(registry.by_name), len(registry.waiting)) == count)
 
     async def encryption(self) -> None:
         """Those that don't encrypt are closed, and come back no more."""
         self.must_encrypt = not self.must_encrypt
         await self.policy(encryption_required=self.must_encrypt)
         if self.must_encrypt:
-            await eventually(lambda: not self.topic.producers)
+            await eventually(lambda: not list(self.topic.registry))
             self.producers.clear()
+            self.queue.clear()
+            self.owner = None
 
     async def subscribe(self) -> None:
         client = await self.client()
@@ -130,6 +166,7 @@ class TopicWorld:
         does = (
             *(self.produce, self.produce, self.publish, self.publish, self.leave, self.encryption),
             *(self.subscribe, self.subscribe, self.end_consumer, self.skip, self.time),
+            *(self.ask_for_all, self.leave),
         )
         await self.rng.choice(does)()
         self.check()
@@ -143,6 +180,8 @@ class TopicWorld:
         refused = self.producer_refused_ms
         if self.is_recent(refused) or (refused is not None and not self.producers):
             return Reason.PRODUCER_REFUSED
+        if self.queue:
+            return Reason.PRODUCERS_QUEUED
         return None if self.producers else Reason.NO_PRODUCER
 
     def check(self, publishing: Reason | None = None) -> None:
@@ -152,6 +191,9 @@ class TopicWorld:
         publishing = publishing or self.of_producers()
         told = self.topic.explain_publishing()
         assert (None if told is None else told.reason) is publishing
+        if told is not None and publishing is Reason.PRODUCERS_QUEUED:
+            assert told.details == {"waitingProducers": len(self.queue)}
+            assert ("Another producer" in told.message) == (self.owner is None)
         expected = publishing or Reason.CAUGHT_UP
         if self.backlog:
             expected = Reason.NO_PERMITS
@@ -166,6 +208,15 @@ class TopicWorld:
 
     async def with_refusals(self) -> None:
         """What chance may leave out."""
+        while self.producers or self.queue:
+            await self.leave()
+        for _ in range(3):  # one has the topic, two wait
+            await self.ask_for_all()
+            self.check()
+        while self.queue:
+            await self.leave()
+            self.check()
+        await self.leave()
         for flag in (True, False):
             if self.must_encrypt is not flag:
                 await self.encryption()
