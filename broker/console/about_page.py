@@ -31,7 +31,7 @@ FOREIGN_FILES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Visitor:
+class ConsoleVisitor:
     """Who looks, as the cluster tells it."""
 
     role: str
@@ -82,12 +82,12 @@ def _names(asked: str) -> dict[str, str]:
     return {"namespace" if "/" in asked else "tenant": asked}
 
 
-def _visitor(found: Mapping[str, Any] | None) -> Visitor | None:
+def _visitor(found: Mapping[str, Any] | None) -> ConsoleVisitor | None:
     """None: the cluster doesn't tell."""
     if found is None:
         return None
     method = found["method"] or ""
-    return Visitor(
+    return ConsoleVisitor(
         role=found["role"] or "anonymous",
         original=found["originalRole"] or "",
         method=_METHODS.get(method, method),
