@@ -1,4 +1,8 @@
-"""Whom a certificate names: the role is the common name (AuthenticationProviderTls)."""
+"""Whom a certificate names, and when it ends: the role is the common name
+(AuthenticationProviderTls).
+"""
+
+from pathlib import Path
 
 from magnetar.bookkeeper.auth.errors import CredentialsError
 
@@ -26,6 +30,21 @@ def common_name(certificate: bytes) -> str | None:
     except (ValueError, TypeError):
         raise CredentialsError("unreadable client certificate") from None
     return None
+
+
+def certificate_end_ms(path: str | Path, *, latest: bool = False) -> int:
+    """When a PEM file's certificates end, in milliseconds since 1970; the file is read here.
+
+    Args:
+        latest: of authorities, the last one to end counts; else the chain ends with its first.
+    Raises:
+        OSError, ValueError: it can't be read, or has none.
+    """
+    from cryptography import x509
+
+    chain = x509.load_pem_x509_certificates(Path(path).read_bytes())
+    ends = [int(each.not_valid_after_utc.timestamp() * 1000) for each in chain]
+    return (max if latest else min)(ends)
 
 
 def end_s(certificate: bytes) -> float:

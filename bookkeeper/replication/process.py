@@ -28,6 +28,7 @@ from magnetar.bookkeeper.process_shutdown import end_after, run_server, start_pr
 from magnetar.bookkeeper.replication.admin_pages import AutoRecoveryPages, Metrics
 from magnetar.bookkeeper.replication.auto_recovery import AutoRecovery, AutoRecoveryConfig
 from magnetar.bookkeeper.replication.settings import AutoRecoverySettings
+from magnetar.bookkeeper.replication.stated_ends import EndsStatement, files_of
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
 from magnetar.metadata.errors import MetadataError
 from magnetar.metadata.factory import connect_store
@@ -90,6 +91,9 @@ class AutoRecoveryPart:
         )
         stack.push_async_callback(recovery.close)
         await recovery.start()
+        statement = EndsStatement(store, name, lambda: files_of(settings))
+        stack.push_async_callback(statement.close)
+        statement.start()
         self.pages.marks = UnderReplicationStore(store, wall_clock_ms, layout)
         self.pages.session = session = SessionState(store)
         stack.callback(session.close)

@@ -18,7 +18,7 @@ from magnetar.broker.cluster.broker_client import (
 )
 from magnetar.broker.doctor.broker_checks import CredentialFacts
 from magnetar.broker.doctor.cluster_checks import PeerFacts, clock_between
-from magnetar.broker.doctor.credentials import server_facts, zookeeper_settings
+from magnetar.broker.doctor.credentials import server_facts, stated_facts, zookeeper_settings
 from magnetar.broker.doctor.findings import Report
 from magnetar.broker.doctor.storage_checks import BookieFacts, RepairFacts, StorageFacts
 from magnetar.broker.errors import BrokerError, ServiceNotReadyError
@@ -118,7 +118,7 @@ async def collect_storage(service: BrokerService) -> StorageFacts:
         await _repair(service) if bookies is not None and bookies.has_auto_recovery else None,
         f"--metadata {config.apache_store_url or config.metadata_store_url}" if is_cluster else "",
         "" if load is None else load.version,
-        await _shown_certificates(service),
+        [*await _shown_certificates(service), *await _stated_credentials(service)],
         service.wall_clock(),
     )
 
@@ -139,6 +139,16 @@ async def _shown_certificates(service: BrokerService) -> list[CredentialFacts]:
             asked.append((f"ZooKeeper {host}:{port}", (host, port), None))
     found = await asyncio.gather(*(asyncio.to_thread(server_facts, *each) for each in asked))
     return [each for each in found if each is not None]
+
+
+async def _stated_credentials(service: BrokerService) -> list[CredentialFacts]:
+    """Of processes of auto-recovery, as they say themselves. Raises MetadataError."""
+    if (bookies := service.bookie_cluster) is None:
+        return []
+    # Loaded here: a broker doesn't need it otherwise.
+    from magnetar.bookkeeper.replication.stated_ends import stated_ends
+
+    return [stated_facts(each) for each in await stated_ends(bookies.store)]
 
 
 async def _bookies(service: BrokerService) -> list[BookieFacts]:

@@ -8,18 +8,23 @@ import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cryptography import x509
 
+from magnetar.bookkeeper.auth.certificates import certificate_end_ms
 from magnetar.broker.auth.client_auth import ClientAuth
 from magnetar.broker.auth.client_auth_error import ClientAuthError
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.doctor.broker_checks import CredentialFacts
 from magnetar.metadata.zookeeper.settings import SCHEME, ZooKeeperSettings
 
+if TYPE_CHECKING:
+    from magnetar.bookkeeper.replication.stated_ends import StatedEnd
+
 _SHAKE_S: Final = 5.0
 """For a server to show its certificate."""
+_SHOW: Final = "openssl x509 -noout -enddate -in {}"
 _CREATE_TOKEN: Final = "magnetar tokens create --help"
 
 
@@ -40,13 +45,23 @@ def certificate_facts(name: str, path: str, *, latest: bool = False) -> Credenti
     Args:
         latest: of authorities, the last one to end counts; else the chain ends with its first.
     """
-    command = f"openssl x509 -noout -enddate -in {path}"
+    command = _SHOW.format(path)
     try:
-        chain = x509.load_pem_x509_certificates(Path(path).read_bytes())
+        ends_ms = certificate_end_ms(path, latest=latest)
     except (OSError, ValueError) as error:
         return CredentialFacts(name, problem=str(error), command=command)
-    ends = [int(each.not_valid_after_utc.timestamp() * 1000) for each in chain]
-    return CredentialFacts(name, ends_ms=(max if latest else min)(ends), command=command)
+    return CredentialFacts(name, ends_ms=ends_ms, command=command)
+
+
+def stated_facts(stated: StatedEnd) -> CredentialFacts:
+    """What a process of auto-recovery says of its own."""
+    return CredentialFacts(
+        f"auto-recovery {stated.process}, {stated.setting}",
+        stated.is_token,
+        stated.ends_ms,
+        stated.problem,
+        _CREATE_TOKEN if stated.is_token else _SHOW.format(stated.path),
+    )
 
 
 def zookeeper_settings(config: BrokerConfig) -> ZooKeeperSettings | None:

@@ -16,8 +16,14 @@ from typing import Any, cast
 import orjson
 import pytest
 
+from magnetar.bookkeeper.auth.certificates import certificate_end_ms
 from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.errors import BookieUnavailableError
+from magnetar.bookkeeper.replication.stated_ends import (
+    CredentialFile,
+    EndsStatement,
+    stated_ends,
+)
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
 from magnetar.bookkeeper.service_info import COOKIES_PATH
 from magnetar.broker.doctor import broker_checks, broker_collector, cluster_collector
@@ -277,6 +283,27 @@ async def test_certificates_of_the_broker(tmp_path: Path) -> None:
     assert finding.subject == "localhost:8080, tlsCertificateFilePath"
     assert str(missing) in finding.command
     await broker.close()
+
+
+async def test_a_certificate_of_auto_recovery_that_ends_soon(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As its process states it: no broker can read its files."""
+    share(broker, monkeypatch)
+    pair, store = Authority(tmp_path).sign("repair"), broker.service.store
+    files = [CredentialFile("clientCertificatePath", str(pair.certificate))]
+    statement = EndsStatement(store, "repair-1", lambda: files)
+    statement.start()
+    await eventually(lambda: stated_ends(store))
+    assert "certificate-end" not in await found(broker)
+    ends_ms = certificate_end_ms(pair.certificate)
+    broker.cluster.now_ms = ends_ms - HOUR_MS
+    finding = (await found(broker))["certificate-end"]
+    assert finding.subject == "auto-recovery repair-1, clientCertificatePath"
+    assert finding.command == f"openssl x509 -noout -enddate -in {pair.certificate}"
+    assert str(finding.severity) == "critical"
+    await statement.close()
+    assert "certificate-end" not in await found(broker)
 
 
 async def test_certificates_of_the_connection_to_zookeeper(tmp_path: Path) -> None:
