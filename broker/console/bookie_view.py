@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from magnetar.broker.console.views import row_id
+
+ONLY_A_RACK: Final = "never joined, or taken out: only a rack is set for it"
+"""State of what is no bookie of the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +17,7 @@ class BookieRow:
     id: str
     name: str
     kind: str
-    """Of its mark: `o` well, `w` reads only or is avoided, `e` silent, `n` unknown."""
+    """Of its mark: `o` well, `w` reads only or is avoided, `e` silent, `n` not told."""
     state: str
     rack: str
     used: float | None
@@ -74,7 +77,7 @@ def _row(bookie: Mapping[str, Any]) -> BookieRow:
         id=row_id(bookie["bookieId"]),
         name=bookie["bookieId"],
         kind=_kind(bookie),
-        state="quarantined" if bookie.get("quarantined") else bookie.get("state") or "unknown",
+        state="quarantined" if bookie.get("quarantined") else bookie.get("state") or "not told",
         rack=bookie.get("location") or "",
         used=100 * (1 - free / total) if total and free is not None else None,
         free=free,
@@ -86,7 +89,7 @@ def _row(bookie: Mapping[str, Any]) -> BookieRow:
 
 def _kind(bookie: Mapping[str, Any]) -> str:
     state = bookie.get("state")
-    if state is None:
+    if state in (None, ONLY_A_RACK):
         return "n"
     if state == "absent" or bookie.get("error"):
         return "e"

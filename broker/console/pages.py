@@ -242,7 +242,8 @@ _ROWS: Final = {
 
 async def bookies(ask: Ask) -> View:
     found = await panel("Bookies", ask.source.bookie_states(), bookie_page)
-    return View("bookies.html", "Bookies", "bookies", {"found": found})
+    content = {"found": found, "note": ask.source.bookies_note}
+    return View("bookies.html", "Bookies", "bookies", content)
 
 
 async def audit(ask: Ask) -> View:

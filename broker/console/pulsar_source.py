@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from magnetar.broker.console.admin_api import AdminError, get
+from magnetar.broker.console.bookie_view import ONLY_A_RACK
 from magnetar.broker.console.formats import segment, span
 from magnetar.broker.console.pulsar_cursors import delivery_of
 from magnetar.broker.console.pulsar_policies import (
@@ -101,6 +102,12 @@ class PulsarSource(Source):
     lists_schemas = False
     audit_note = "Apache Pulsar doesn't remember who changed what."
     remembers_changes = False
+    bookies_note = (
+        "Apache Pulsar lists the bookies that have joined the cluster and were not taken out,"
+        " whether they are up or not. State, disk and latency are known to the bookies and to"
+        " ZooKeeper: bookkeeper shell listbookies -rw, -ro. A broker's Health tells whether"
+        " entries can be stored now."
+    )
     settings_note = "Apache Pulsar tells no defaults: these were changed at run time."
 
     def __init__(
@@ -353,15 +360,19 @@ class PulsarSource(Source):
         ]
 
     async def bookie_states(self) -> dict[str, Any]:
-        """Names and racks: the rest is known to the bookies and ZooKeeper alone."""
+        """Names and racks, see ``bookies_note``: ``bookies/all`` has those with a cookie."""
         found, racks = await asyncio.gather(
             get(self.api, "bookies/all"), get(self.api, "bookies/racks-info")
         )
         known = {name: info for group in racks.values() for name, info in group.items()}
-        names = {each["bookieId"] for each in found["bookies"]} | known.keys()
+        joined = {each["bookieId"] for each in found["bookies"]}
         bookies = [
-            {"bookieId": name, "location": known.get(name, {}).get("rack")}
-            for name in sorted(names)
+            {
+                "bookieId": name,
+                "location": known.get(name, {}).get("rack"),
+                "state": None if name in joined else ONLY_A_RACK,
+            }
+            for name in sorted(joined | known.keys())
         ]
         return {"bookies": bookies, "repair": None}
 

@@ -162,6 +162,8 @@ class Source:
     """Of an audit without changes."""
     remembers_changes = True
     """Whether brokers log and keep who changed what, see ``audit``."""
+    bookies_note = ""
+    """What isn't told of bookies, and by whom."""
     settings_note = ""
     """What isn't told of changed settings."""
 

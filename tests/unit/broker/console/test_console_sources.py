@@ -1,5 +1,7 @@
 """What sources tell that are no Magnetar, or topics of several partitions."""
 
+import re
+from html import unescape
 from typing import Any
 
 import httpx
@@ -68,6 +70,44 @@ async def test_a_broker_of_pulsar_that_is_silent_needs_attention() -> None:
     assert "no route to host" in answer.text
     assert "1 thing needs attention" in answer.text
     assert answer.text.count("silent since") == 1  # in the list of brokers
+
+
+class RacksOfPulsar(AdminApi):
+    """One bookie has joined and has a rack, one has none, and a third rack is left over."""
+
+    async def call(self, method: str, path: str, query: Any = None, body: Any = None) -> Any:
+        racks = {"b1:3181": {"rack": "/r1"}, "gone:3181": {"rack": "/r2"}}
+        answers: dict[str, Any] = {
+            "bookies/all": {"bookies": [{"bookieId": "b1:3181"}, {"bookieId": "b2:3181"}]},
+            "bookies/racks-info": {"default": racks},
+        }
+        if (found := answers.get(path.removeprefix("/admin/v2/"))) is None:
+            raise AdminError(404, "not asked by this page")
+        return found
+
+
+async def test_what_pulsar_does_not_tell_of_bookies_is_said_in_words() -> None:
+    source = PulsarSource(RacksOfPulsar())
+    console = Console(ClusterLook("c", source.product, "4"), lambda _: source)
+
+    async def page(request: Request) -> Response:
+        return await console.respond(request, "bookies")
+
+    transport = httpx.ASGITransport(Starlette(routes=[Route("/", page)]))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        text = unescape((await client.get("/")).text)
+    await console.close()
+    await source.close()
+    rows = re.findall(r'<tr id="[^"]+">(.*?)</tr>', text)
+    shown = [re.sub("<[^>]+>", " ", row).split() for row in rows]
+    assert [row[:3] for row in shown] == [
+        ["b1:3181", "not", "told"],
+        ["b2:3181", "not", "told"],
+        ["gone:3181", "never", "joined,"],
+    ]
+    assert "/r1" in shown[0]
+    assert "whether they are up or not" in text
+    assert 'class="sy o"' not in text, "nobody says that they are well"
 
 
 class OneTopicStands(AdminApi):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -515,8 +516,10 @@ def test_nothing_is_found_where_all_is_well(facts: Facts) -> None:
 
 
 def test_every_check_has_a_planted_fault() -> None:
-    of_the_client = {"access-refused", "broker-unreachable"}  # test_doctor_command.py
+    of_the_client = {"access-refused", "broker-unreachable"}
     assert {check for _, check, _, _ in FAULTS} == set(CHECKS) - of_the_client
+    planted = (Path(__file__).parents[1] / "cli" / "test_cli_doctor.py").read_text()
+    assert {each for each in of_the_client if f'"{each}"' in planted} == of_the_client
 
 
 def test_commands_are_ones_that_can_be_run() -> None:
