@@ -6,7 +6,7 @@ Without a process: what compacts is its core.
 
 import random
 from struct import pack
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -31,8 +31,8 @@ class Kept(NamedTuple):
     """A message as its producer has sent it."""
 
     position: Position
-    index: int
-    """In its batch; -1: it is alone."""
+    at: int
+    """Its index in its batch; -1: it is alone."""
     key: str
     """"": it has none."""
     has_value: bool
@@ -40,7 +40,7 @@ class Kept(NamedTuple):
     @property
     def id(self) -> str:
         entry = f"{self.position[0]}:{self.position[1]}"
-        return entry if self.index < 0 else f"{entry}:-1:{self.index}"
+        return entry if self.at < 0 else f"{entry}:-1:{self.at}"
 
 
 class CompactedWorld:
@@ -59,7 +59,7 @@ class CompactedWorld:
     async def publish(self) -> None:
         rng, count = self.rng, self.rng.choice([1, 1, 3])
         parts = [(rng.choice(["a", "b", "c", ""]), rng.random() < 0.8) for _ in range(count)]
-        fields: dict[str, object] = {}
+        fields: dict[str, Any] = {}
         if count == 1:
             key, has_value = parts[0]
             payload = b"value" if has_value else b""
@@ -119,9 +119,9 @@ class CompactedWorld:
 
     async def check(self) -> None:
         for asked in self.sent:
-            log = await explain_message(self.subscription("log"), asked.position, asked.index)
+            log = await explain_message(self.subscription("log"), asked.position, asked.at)
             assert log.reason is not Reason.COMPACTED_AWAY, asked
-            found = await explain_message(self.subscription("table"), asked.position, asked.index)
+            found = await explain_message(self.subscription("table"), asked.position, asked.at)
             is_behind = asked.position > self.horizon
             if is_behind or not (says := self.expected(asked)):
                 assert found.reason is not Reason.COMPACTED_AWAY, (asked, found)
