@@ -412,7 +412,7 @@ def test_new_messages_are_followed(
         expect(text).to_contain_text("Following")
         publish(*map(str, range(600)))
         # What a follower can't read in its share of a busy broker's time is skipped, and counted.
-        expect(text).to_have_text(re.compile("showing 200 of 600|, [1-9][0-9]* entries skipped"))
+        expect(text).to_have_text(re.compile(" of 600|, [1-9][0-9]* entries skipped"))
         expect(rows.nth(0)).to_contain_text("599")
         rows.nth(0).get_by_role("link").click()
         expect(page.locator("pre")).to_have_text("599")

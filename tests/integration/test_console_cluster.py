@@ -89,6 +89,8 @@ def _options(folder: Path, authority: Authority) -> list[str]:
     settings = {
         "brokerPeerFailureDetectionEnabled": "false",  # else a silent broker is soon none
         "metadataStoreSessionTimeoutMillis": 30_000,
+        # A test takes the only subscription of a topic that a later one looks at.
+        "brokerDeleteInactiveTopicsEnabled": "false",
         "webServicePortTls": 0,
         "brokerServicePortTls": 0,
         "tlsCertificateFilePath": server.certificate,
