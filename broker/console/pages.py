@@ -18,6 +18,7 @@ from magnetar.broker.console.find_page import Part, find, nearby
 from magnetar.broker.console.finding_view import finding_rows
 from magnetar.broker.console.follow import follow
 from magnetar.broker.console.form_fields import BODY_MAX, LONG_BODY_MAX
+from magnetar.broker.console.formats import segment
 from magnetar.broker.console.index_view import (
     COLUMNS_OF_VIEWS,
     RANGES,
@@ -359,8 +360,13 @@ async def _ledger_infos(ask: Ask, path: TopicPath) -> Any:
 
 
 async def _permissions(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]:
-    found = get(ask.source.api, f"{path.rest}/permissions")
-    return {"permissions": await panel("Permissions", found, dict)}
+    """Of the topic and of its namespace; the call for a topic has both as one."""
+    space = f"namespaces/{segment(path.tenant)}/{segment(path.namespace)}"
+    found, above = await asyncio.gather(
+        panel("Permissions", get(ask.source.api, f"{path.rest}/permissions"), dict),
+        panel("Permissions of the namespace", get(ask.source.api, f"{space}/permissions"), dict),
+    )
+    return {"permissions": found, "of_namespace": above.value or {}}
 
 
 _OF_TABS: Final[dict[str, Callable[[Ask, TopicPath, int], Awaitable[dict[str, Any]]]]] = {

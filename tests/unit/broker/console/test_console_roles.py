@@ -35,6 +35,13 @@ async def test_grants_of_all_kinds_are_those_of_rest() -> None:
             assert page.count('<tr id="') == len(grants)
             for each in grants:
                 assert f'<td class="n">{each["resource"]}</td><td>{each["source"]}</td>' in page
+            tab = await text_of(client, "topic/persistent/t1/ns/orders/permissions")
+            row = tab[tab.index('<td class="n">new role</td>') :].partition("</td>")[2]
+            told = re.sub("<[^>]+>", "", row.partition("</td>")[0]).split()
+            assert told in (
+                ["consume", "of", "the", "namespace", "produce"],
+                ["produce", "consume", "of", "the", "namespace"],
+            )
             listed = await text_of(client, "roles")
             known = (await client.get("/admin/v2/roles")).json()
             assert re.findall(r"<b>([^<]+)</b></a></td>", listed) == sorted(known["roles"])
