@@ -1,9 +1,10 @@
 """Transactions of one message in one process, from a client's bytes to the answer of its commit.
 
-Run: python -m benchmarks.micro.transactions [--profile]
+Run: python -m benchmarks.micro.transactions [--profile] [--acknowledged 10]
 
 Printed for 1, 16 and 64 transactions at once, each with a producer of its own: microseconds of a
 transaction, writes to the client's socket and appends, then the calls of Python functions by part.
+``--acknowledged``: each reads so many messages first, and acknowledges them one by one.
 Ledgers are in memory, so this is the broker's own work but for sockets and disks. Calls don't
 depend on what else the machine does.
 """
@@ -27,6 +28,7 @@ from tests.unit.broker.doubles import Broker, Client, message
 ROUNDS: Final = 30
 AT_ONCE: Final = (1, 16, 64)
 TOPIC: Final = "persistent://public/default/t"
+IN: Final = "persistent://public/default/in"
 SUBSCRIPTION: Final = "s"
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _PARTS: Final = (
@@ -45,21 +47,37 @@ _PARTS: Final = (
 
 
 class Loads:
-    """One client; transactions at once have a producer each."""
+    """One client; transactions at once have a producer each.
 
-    def __init__(self, client: Client) -> None:
-        self.client = client
+    Args:
+        acknowledged: messages that each transaction reads and acknowledges.
+    """
+
+    def __init__(self, client: Client, acknowledged: int) -> None:
+        self.client, self._acknowledged = client, acknowledged
         self._sequence = 0
 
     async def run(self, count: int) -> None:
         """So many transactions, each step of all of them in one read."""
+        read = iter(await self._read(count * self._acknowledged))
         news = [self._new() for _ in range(count)]
         names = [x.newTxnResponse.txnid_least_bits for x in await self._ask(news)]
         await self._ask(map(_add, names))
+        if self._acknowledged:
+            await self._ask(map(_add_subscription, names))
         frames = b"".join(map(self._send, names, range(1, count + 1)))
+        acks = [_ack(name, next(read)) for _ in range(self._acknowledged) for name in names]
         self.client.feed(frames)
-        await self._answers(count)
+        self.client.send(*acks)
+        await self._answers(count + len(acks))
         await self._ask(map(_commit, names))
+
+    async def _read(self, count: int) -> list[pb.MessageIdData]:
+        """Ids of so many new messages."""
+        frames = [message(number, bytes(1024), AT_ONCE[-1] + 1) for number in range(count)]
+        self.client.feed(b"".join(frames))
+        answers = await self._answers(2 * count)
+        return [x.message.message_id for x in answers if x.type == pb.BaseCommand.MESSAGE]
 
     async def _ask(self, commands: Iterable[pb.BaseCommand]) -> list[pb.BaseCommand]:
         asked = list(commands)
@@ -95,6 +113,23 @@ def _add(least: int) -> pb.BaseCommand:
     return command
 
 
+def _add_subscription(least: int) -> pb.BaseCommand:
+    command = pb.BaseCommand(type=pb.BaseCommand.ADD_SUBSCRIPTION_TO_TXN)
+    add = command.addSubscriptionToTxn
+    add.request_id, add.txnid_most_bits, add.txnid_least_bits = 1, 0, least
+    add.subscription.add(topic=IN, subscription=SUBSCRIPTION)
+    return command
+
+
+def _ack(least: int, message_id: pb.MessageIdData) -> pb.BaseCommand:
+    command = pb.BaseCommand(type=pb.BaseCommand.ACK)
+    ack = command.ack
+    ack.consumer_id, ack.ack_type = 1, pb.CommandAck.Individual
+    ack.request_id, ack.txnid_most_bits, ack.txnid_least_bits = 1, 0, least
+    ack.message_id.add().CopyFrom(message_id)
+    return command
+
+
 def _commit(least: int) -> pb.BaseCommand:
     command = pb.BaseCommand(type=pb.BaseCommand.END_TXN)
     end = command.endTxn
@@ -103,7 +138,7 @@ def _commit(least: int) -> pb.BaseCommand:
     return command
 
 
-async def _connect(broker: Broker) -> Loads:
+async def _connect(broker: Broker, acknowledged: int) -> Loads:
     client = broker.client()
     await client.receive_one()
     command = pb.BaseCommand(type=pb.BaseCommand.TC_CLIENT_CONNECT_REQUEST)
@@ -113,7 +148,23 @@ async def _connect(broker: Broker) -> Loads:
     await client.receive_one()
     for producer_id in range(1, AT_ONCE[-1] + 1):
         await client.produce(TOPIC, producer_id)
-    return Loads(client)
+    if acknowledged:
+        await client.produce(IN, AT_ONCE[-1] + 1)
+        command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
+        asked = command.subscribe
+        asked.topic, asked.subscription, asked.consumer_id, asked.request_id = (
+            IN,
+            SUBSCRIPTION,
+            1,
+            2,
+        )
+        asked.subType = pb.CommandSubscribe.Shared
+        client.send(command)
+        await client.receive_one()
+        command = pb.BaseCommand(type=pb.BaseCommand.FLOW)
+        command.flow.consumer_id, command.flow.messagePermits = 1, 1 << 30
+        client.send(command)
+    return Loads(client, acknowledged)
 
 
 class Calls:
@@ -143,9 +194,9 @@ class Calls:
             self.of["asyncio"] += 1
 
 
-async def main(*, profile: bool) -> None:
+async def main(*, profile: bool, acknowledged: int) -> None:
     broker = await Broker(transaction_coordinator_enabled=True).start()
-    loads = await _connect(broker)
+    loads = await _connect(broker, acknowledged)
     await loads.run(1)
     for at_once in AT_ONCE:
         best_s, count = float("inf"), 64 // at_once
@@ -175,4 +226,6 @@ async def main(*, profile: bool) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--profile", action="store_true", help="functions by their own time")
-    asyncio.run(main(profile=parser.parse_args().profile))
+    parser.add_argument("--acknowledged", type=int, default=0, help="messages of a transaction")
+    options = parser.parse_args()
+    asyncio.run(main(profile=options.profile, acknowledged=options.acknowledged))

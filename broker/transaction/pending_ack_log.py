@@ -6,9 +6,9 @@ what is pending; until that is done nothing is acknowledged in a transaction, an
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Final, Protocol, assert_never
 
 from google.protobuf.message import DecodeError
@@ -122,7 +122,7 @@ class PendingAckLog:
         self._recorded = 0  # records of this load
         self._unsent: list[Buffer] = []  # records of this turn
         self._is_scheduled = False  # a look at the core's effects
-        self._waiting: deque[tuple[int, AckDone]] = deque()  # for a record
+        self._waiting: dict[int, list[AckDone]] = {}  # for a record, by its number
         self._cut: asyncio.Future[None] | None = None  # done when no cut is under way
 
     # --- opening
@@ -217,7 +217,7 @@ class PendingAckLog:
         if number <= self._recorded:  # there was nothing to record
             done(None)
             return
-        self._wait(number, done)
+        self._waiting.setdefault(number, []).append(done)
         if not self._is_scheduled:  # those of a turn share a record
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._perform_scheduled)
@@ -272,15 +272,8 @@ class PendingAckLog:
             self._perform()
             done(None)
             return
-        self._wait(number, done)
+        self._waiting.setdefault(number, []).append(done)
         self._perform()
-
-    def _wait(self, number: int, done: AckDone) -> None:
-        # An end that is asked for once more waits for a record in front of the last ones.
-        at = len(self._waiting)
-        while at and self._waiting[at - 1][0] > number:
-            at -= 1
-        self._waiting.insert(at, (number, done))
 
     async def forget_ended(self) -> None:
         """Return when no later load acknowledges again what has ended by now.
@@ -354,12 +347,14 @@ class PendingAckLog:
             return
         if self.ledger is None:
             return  # of a log that was given up
+        recorded = self._recorded
         for entry_id in range(first, first + count):
             self._recorded += 1
             self.core.on_recorded((ledger_id, entry_id))
             self._perform()
-        while self._waiting and self._waiting[0][0] <= self._recorded:
-            self._waiting.popleft()[1](None)
+        for number in range(recorded + 1, self._recorded + 1):
+            for done in self._waiting.pop(number, ()):
+                done(None)
 
     async def _store_cursor(self, core: PendingAcks) -> None:
         failure: BaseException | None = None
@@ -399,9 +394,9 @@ class PendingAckLog:
             logger.warning("%s: the next transaction tries again: %s", self.name, error)
 
     def _refuse(self, error: BrokerError) -> None:
-        waiting, self._waiting = self._waiting, deque()
+        waiting, self._waiting = self._waiting, {}
         self._unsent.clear()
-        for _, done in waiting:
+        for done in chain.from_iterable(waiting.values()):
             done(error)
         if self._cut is not None:
             cut, self._cut = self._cut, None

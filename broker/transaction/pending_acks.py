@@ -11,6 +11,7 @@ acknowledgements of open transactions anew, and waits for the cursor to be store
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from itertools import chain
 from typing import Final, Protocol, TypeAlias
 
@@ -30,6 +31,7 @@ _EXTENDED_MAX: Final = 100
 """Positions of a record and of a call that may still go into it."""
 _ENDED_MAX: Final = 1_000
 """Ends that are remembered, to refuse what comes late; the oldest are forgotten."""
+_STALE_MAX: Final = 100
 _WHOLE: Final = -1
 _ACK: Final = PendingAckRecord.ACK
 _COMMIT: Final = PendingAckRecord.COMMIT
@@ -157,6 +159,8 @@ class PendingAcks:
         self.committed_count = self.aborted_count = 0
         """Transactions that ended since the log was opened."""
         self._open: dict[TransactionId, _Acks] = {}
+        # By coordinator, a heap of the sequences of open ones, and of some that aren't any more.
+        self._sequences: dict[int, list[int]] = {}
         self._ends: dict[TransactionId, _End] = {}  # in the order of their records
         self._cumulative: TransactionId | None = None  # the one that has acknowledged so
         # Of all transactions, by ledger and entry: messages, and the size of the batch.
@@ -277,6 +281,10 @@ class PendingAcks:
         if (acks := self._open.get(transaction)) is None:
             acks = self._open[transaction] = _Acks()
             self._live += acks.weight
+            sequences = self._sequences.setdefault(transaction.most, [])
+            heappush(sequences, transaction.least)
+            if len(sequences) > 2 * len(self._open) + _STALE_MAX:
+                sequences[:] = sorted(x.least for x in self._open if x.most == transaction.most)
         return acks
 
     def _hold(self, transaction: TransactionId, ack: PendingAck) -> None:
@@ -322,8 +330,9 @@ class PendingAcks:
         if low_watermark <= self.low_watermarks.get(most, -1):
             return
         self.low_watermarks[most] = low_watermark
-        for other in [x for x in self._open if x.most == most and x.least <= low_watermark]:
-            self._end(other, commit=False)
+        sequences = self._sequences.get(most)
+        while sequences and sequences[0] <= low_watermark:
+            self._end(TransactionId(most, heappop(sequences)), commit=False)
 
     def _end(self, transaction: TransactionId, *, commit: bool) -> int:
         if (end := self._ends.get(transaction)) is not None:

@@ -1,0 +1,58 @@
+"""`PendingAcks` alone; what it does at a real subscription is in test_transactional_acks.py."""
+
+from typing import Final
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from magnetar.broker.transaction import pending_acks
+from magnetar.broker.transaction.pending_acks import PendingAck, PendingAcks
+from magnetar.broker.transaction.transaction_id import TransactionId
+from magnetar.managed_ledger.position import EARLIEST, Position
+
+_STALE_MAX: Final = pending_acks._STALE_MAX
+_STEP: Final = st.tuples(st.sampled_from(("acknowledge", "end", "low")), st.integers(0, 1))
+
+
+class _Cursor:
+    """Nothing is acknowledged."""
+
+    mark_delete = EARLIEST
+
+    def is_acked(self, _: Position) -> bool:
+        return False
+
+    def batch_ack_set(self, _: Position) -> list[int] | None:
+        return None
+
+
+@given(st.lists(st.tuples(_STEP, st.integers(0, 40)), max_size=100))
+def test_a_low_watermark_ends_what_is_open_up_to_it_and_nothing_else(
+    steps: list[tuple[tuple[str, int], int]],
+) -> None:
+    """However they began, and whatever ended meanwhile; of two coordinators."""
+    core, low = PendingAcks(_Cursor()), {0: -1, 1: -1}
+    open_ones, ended = set[TransactionId](), set[TransactionId]()
+    for number, ((kind, most), least) in enumerate(steps):
+        one = TransactionId(most, least)
+        if kind == "acknowledge" and least > low[most] and one not in ended:
+            core.acknowledge(one, [PendingAck((1, number))])
+            open_ones.add(one)
+        elif kind == "end":
+            core.end(one, commit=True)
+            ended.add(one)
+        elif kind == "low":
+            other = TransactionId(most, 1000 + number)
+            core.end(other, commit=True, low_watermark=least)
+            low[most] = max(low[most], least)
+        open_ones = {x for x in open_ones if x not in ended and x.least > low[x.most]}
+        assert set(core._open) == open_ones
+
+
+def test_ended_ones_behind_one_that_stays_open_are_forgotten() -> None:
+    core = PendingAcks(_Cursor())
+    core.acknowledge(TransactionId(0, 0), [PendingAck((1, 0))])
+    for least in range(1, 1000):
+        core.acknowledge(TransactionId(0, least), [PendingAck((1, least))])
+        core.end(TransactionId(0, least), commit=True, low_watermark=-1)
+    assert len(core._sequences[0]) <= _STALE_MAX + 2
