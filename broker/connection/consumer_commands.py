@@ -22,7 +22,12 @@ from magnetar.broker.errors import (
 )
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.entry_header import FLAG_BATCH, FLAG_MARKER, parse_header
-from magnetar.broker.protocol.framing import MalformedFrameError
+from magnetar.broker.protocol.framing import (
+    COMMAND_HEADS,
+    MalformedFrameError,
+    short_frame,
+    varint,
+)
 from magnetar.broker.protocol.text import has_broken_text
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.rate_limits.rate_sampler import iso_time
@@ -65,6 +70,7 @@ _IDS_IN_TRANSACTION = 200
 """Ids of an ACK in a transaction that are taken in one go: they are checked and recorded."""
 _BYTES_IN_TRANSACTION = 16_384
 """Bytes of such an ACK, or of ack sets, that are taken in one go."""
+_ACK_RESPONSE: Final = COMMAND_HEADS[pb.CommandAckResponse]
 
 
 def _signed(number: int) -> int:
@@ -387,6 +393,9 @@ def _ack_response(
 ) -> None:
     if connection.closed:
         return
+    if error is None and transaction is not None:
+        connection.write([encode_ack_answer(consumer_id, request_id, transaction)])
+        return
     reply = pb.CommandAckResponse(consumer_id=consumer_id, request_id=request_id)
     if transaction is not None:
         reply.txnid_most_bits, reply.txnid_least_bits = transaction
@@ -394,6 +403,15 @@ def _ack_response(
         reply.error = error.wire_code if isinstance(error, BrokerError) else pb.PersistenceError
         reply.message = str(error) or type(error).__name__
     connection.send(reply)
+
+
+def encode_ack_answer(consumer_id: int, request_id: int, transaction: TransactionId) -> bytes:
+    """The frame of an ACK_RESPONSE without an error, as `encode` makes it; cheaper."""
+    most, least = transaction
+    data = b"\x08%b\x10%b\x18%b\x30%b" % (
+        *(varint(consumer_id), varint(least), varint(most), varint(request_id)),
+    )
+    return short_frame(_ACK_RESPONSE, data)
 
 
 def on_redeliver(

@@ -7,7 +7,6 @@ clients find by it who asked.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.auth.authorization import Caller, Permission, Resource
@@ -20,7 +19,7 @@ from magnetar.broker.errors import (
     as_broker_error,
 )
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.protocol.framing import COMMAND_HEADS, varint
+from magnetar.broker.protocol.framing import COMMAND_HEADS, short_frame, varint
 from magnetar.broker.topic.persistent_topic import NO_TRANSACTIONS
 from magnetar.broker.transaction.coordinator import as_signed
 from magnetar.broker.transaction.transaction_id import TransactionId
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
 _NAMES_MAX: Final = 1000
 """Partitions or subscriptions that a command registers: all of them are looked at in one turn."""
-_TWO_U32: Final = Struct(">II")
 _ANSWER_HEADS: Final = {
     kind: COMMAND_HEADS[kind]
     for kind in (
@@ -192,9 +190,7 @@ class _Reply:
 def encode_answer(kind: type[Any], request_id: int, least: int, most: int) -> bytes:
     """The frame of a response that names a transaction, as `encode` makes it; cheaper."""
     data = b"\x08%b\x10%b\x18%b" % (varint(request_id), varint(least), varint(most))
-    head, size = _ANSWER_HEADS[kind], len(data)  # below 128, so one byte says it
-    command_bytes = len(head) + 1 + size
-    return b"%b%b%c%b" % (_TWO_U32.pack(command_bytes + 4, command_bytes), head, size, data)
+    return short_frame(_ANSWER_HEADS[kind], data)
 
 
 # To the owner of a topic

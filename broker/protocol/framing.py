@@ -101,6 +101,16 @@ def encode(command: Message, body: bytes = b"") -> bytes:
     return b"".join((_TWO_U32.pack(size + 4 + len(body), size), head, data, body))
 
 
+def short_frame(head: bytes, data: bytes) -> bytes:
+    """The same of a command that is bytes already. REQUIRES: they are fewer than 128.
+
+    Args:
+        head: of ``COMMAND_HEADS``.
+    """
+    command_bytes = len(head) + 1 + len(data)
+    return b"%b%b%c%b" % (_TWO_U32.pack(command_bytes + 4, command_bytes), head, len(data), data)
+
+
 def encode_body(metadata: MessageMetadata, payload: bytes) -> bytes:
     """Checksum, metadata and payload as they are stored and sent."""
     return checked_body(metadata.SerializeToString(), payload)
