@@ -13,6 +13,7 @@ import sys
 from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, TypeAlias, TypeVar
 
 from magnetar.broker.errors import (
@@ -272,11 +273,9 @@ class Coordinator:
         self._deadlines.add(transaction.sequence, transaction.deadline_ms)
 
     def _replay_change(self, transaction: _Transaction, record: Record) -> None:
-        _add_participants(
-            transaction,
-            record.partitions,
-            [(each.topic, each.subscription) for each in record.subscriptions],
-        )
+        pairs = [(each.topic, each.subscription) for each in record.subscriptions]
+        transaction.name_characters += _name_characters(record.partitions, pairs)
+        _add_participants(transaction, record.partitions, pairs)
         if record.operation != Record.UPDATE:
             return
         sequence = transaction.sequence
@@ -493,13 +492,12 @@ class Coordinator:
         subscriptions: Sequence[tuple[str, str]],
     ) -> bool:
         """False: they are too many, and the request is answered."""
-        if (
-            transaction.name_characters + _name_characters(partitions, subscriptions)
-            > NAME_CHARACTERS_MAX
-        ):
+        characters = transaction.name_characters + _name_characters(partitions, subscriptions)
+        if characters > NAME_CHARACTERS_MAX:
             text = f"Transaction {self._id_of(transaction)} has too many partitions, subscriptions"
             self._answer(Answer(request, NotAllowedError(text)))
             return False
+        transaction.name_characters = characters
         _add_participants(transaction, partitions, subscriptions)
         return True
 
@@ -641,7 +639,6 @@ def _add_participants(
     subscriptions: Sequence[tuple[str, str]],
 ) -> None:
     """Names are shared by all transactions that have them."""
-    transaction.name_characters += _name_characters(partitions, subscriptions)
     if partitions:
         names = map(sys.intern, partitions)
         transaction.partitions = _with_more(transaction.partitions, names)
@@ -658,7 +655,7 @@ def _with_more(known: Collection[_Name], more: Iterable[_Name]) -> Collection[_N
 
 
 def _name_characters(partitions: Sequence[str], subscriptions: Sequence[tuple[str, str]]) -> int:
-    return sum(map(len, partitions)) + sum(len(x) + len(y) for x, y in subscriptions)
+    return sum(map(len, chain(partitions, chain.from_iterable(subscriptions))))
 
 
 def as_signed(number: int) -> int:
