@@ -4,9 +4,11 @@ import asyncio
 import functools
 import itertools
 import json
+import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from signal import SIGINT
 from typing import Any
 
 import httpx
@@ -15,7 +17,7 @@ import pytest
 import magnetar
 from magnetar.broker.cli.main import main
 from magnetar.broker.cli.profiles import ClusterTarget
-from magnetar.broker.cli.verify import topic_check
+from magnetar.broker.cli.verify import topic_check, verify_command
 from magnetar.broker.cli.verify.reader import SUBSCRIPTION
 from magnetar.broker.cli.verify.run import Outcome, VerifySettings, run_rounds
 from magnetar.broker.cli.verify.sender import Sender
@@ -91,9 +93,33 @@ def test_without_its_namespace_nobody_can_say(
     assert "Namespace" in capsys.readouterr().err
 
 
-def test_without_a_cluster_nobody_can_say(capsys: pytest.CaptureFixture[str]) -> None:
-    assert verify("--url", f"pulsar://127.0.0.1:{free_port()}") == 2
+def test_without_a_cluster_nobody_can_say(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nobody, earlier = f"pulsar://127.0.0.1:{free_port()}", tmp_path / "earlier.html"
+    earlier.write_text("of yesterday")
+    assert verify("--url", nobody, "--report", str(earlier)) == 2
     assert "can't be reached" in capsys.readouterr().err
+    assert verify("--url", nobody, "--report", str(tmp_path / "new.html")) == 2
+    assert [(each, each.read_text()) for each in tmp_path.iterdir()] == [(earlier, "of yesterday")]
+
+
+def test_an_interrupted_run_tells_what_it_has(
+    service_url: str,
+    admin_url: str,
+    admin: httpx.Client,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(verify_command, "_tell_round", lambda _: os.kill(os.getpid(), SIGINT))
+    report = tmp_path / "report.html"
+    urls = ("--url", service_url, "--admin-url", admin_url, "--report", str(report))
+    assert verify(*urls, "--messages", "10", "--seconds", "600") == 130
+    assert "Nobody can say: interrupted (1 rounds" in capsys.readouterr().out
+    assert "Nobody can say: interrupted (1 rounds" in report.read_text()
+    topics = admin.get("/persistent/public/default").json()
+    assert [topic for topic in topics if "/verify-" in topic] == []
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """``magnetar verify``: does a cluster keep Pulsar's promises?"""
 
 import argparse
+import asyncio
 import random
 import sys
 from pathlib import Path
@@ -39,14 +40,31 @@ async def _verify(options: argparse.Namespace) -> int:
         options.request_timeout,
         known_faults=options.known_faults,
     )
-    with progress("sending, receiving, disturbing", None):
-        outcome = await run_rounds(target_of(options), settings, _tell_round)
+    done: Outcome | None = None
+
+    def on_round(outcome: Outcome) -> None:
+        nonlocal done
+        done = outcome
+        _tell_round(outcome)
+
+    try:
+        with progress("sending, receiving, disturbing", None):
+            done = await run_rounds(target_of(options), settings, on_round)
+    except asyncio.CancelledError:  # by Ctrl-C: what was seen until then isn't lost
+        if done is not None:
+            done.unjudged = "interrupted"
+            _show(done, options)
+        raise
+    return _show(done, options)
+
+
+def _show(outcome: Outcome, options: argparse.Namespace) -> int:
     if options.json:
         print_value(as_json(outcome), as_json=True)
     else:
         print("\n".join(as_text(outcome)))
     if options.report:
-        _write(options.report, page_of(outcome))
+        _write(Path(options.report), page_of(outcome))
     return {"clean": CLEAN, "violated": VIOLATED, "unknown": UNKNOWN}[verdict_of(outcome)]
 
 
@@ -55,12 +73,17 @@ def _check(options: argparse.Namespace) -> None:
     if options.messages < MESSAGES_MIN:
         raise CliError(f"--messages {options.messages}: at least {MESSAGES_MIN}")
     if options.report:
-        _write(options.report, "")
+        path = Path(options.report)
+        is_new = not path.exists()
+        _write(path, "", "a")  # an earlier report stays until there is another one
+        if is_new:
+            path.unlink()
 
 
-def _write(path: str, text: str) -> None:
+def _write(path: Path, text: str, mode: str = "w") -> None:
     try:
-        Path(path).write_text(text, "utf-8")
+        with path.open(mode, encoding="utf-8") as file:
+            file.write(text)
     except OSError as error:
         raise CliError(f"{path}: {error.strerror}") from error
 
