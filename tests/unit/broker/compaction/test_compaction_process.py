@@ -1,5 +1,6 @@
 """The process that compacts, as the broker asks it: a log in frames, and what comes back."""
 
+import os
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.broker.compaction.compacted_entry import decode_compacted, encode_compacted
+from magnetar.broker.compaction.compaction_process import IdleTurns
 from magnetar.broker.compaction.process_link import CompactionProcess
 from magnetar.broker.compaction.work_frames import COMPACTED
 from magnetar.broker.errors import CompactionProcessError
@@ -79,6 +81,33 @@ async def test_it_imports_little(process: CompactionProcess) -> None:
     maps = _maps_of(process.popen.pid)
     assert "_upb" in maps
     assert not any(name in maps for name in ("grpc", "uvloop", "lmdb"))
+
+
+def test_pieces_are_for_the_idle_thread_unless_it_waited_in_vain() -> None:
+    turns = IdleTurns()
+    assert turns.is_idle(0.0)
+    turns.on_answer(1.0, 0.01)
+    assert turns.is_idle(1.0), "it computed, and hardly waited"
+    turns.on_answer(2.0, 3.0)
+    assert not turns.is_idle(2.0)
+    assert not turns.is_idle(4.9)
+    assert turns.is_idle(5.0), "it has its turn again after as long"
+
+
+async def test_a_thread_gives_way_to_all_others_and_one_does_not(
+    process: CompactionProcess,
+) -> None:
+    await process.note(5, 0, [single("a", "1")])
+    await process.choose()
+    policies = _policies_of(process.popen.pid)
+    assert policies.pop(process.popen.pid) == os.SCHED_OTHER
+    assert list(policies.values()) == [os.SCHED_IDLE]
+
+
+def _policies_of(pid: int) -> dict[int, int]:
+    """By thread."""
+    threads = [int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()]
+    return {thread: os.sched_getscheduler(thread) for thread in threads}
 
 
 def _maps_of(pid: int) -> str:
