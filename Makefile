@@ -95,8 +95,8 @@ format: $(STAMP)  ## rewrite sources in our format
 bench-admin: $(STAMP)  ## topic statistics, lists of 10,000 topics [SERVICE_URL=pulsar://... ADMIN_URL=http://...]
 	$(BIN)/python -m benchmarks.micro.http_admin $(SERVICE_URL) $(ADMIN_URL)
 
-bench-compare: $(STAMP)  ## A=COMMIT B=COMMIT [PAIRS=10] [SECONDS_PER_LOAD=3] [OUT=file.md]: two commits in turn
-	$(BIN)/python -m benchmarks.compare_commits $(A) $(B) --pairs $(or $(PAIRS),10) \
+bench-compare: $(STAMP)  ## A=COMMIT B=COMMIT [PAIRS=10] [SECONDS_PER_LOAD=3] [OUT=file.md] [BOOKIES=apache]: two commits in turn
+	$(BIN)/python -m benchmarks.compare_commits $(A) $(B) --pairs $(or $(PAIRS),10) --bookies $(or $(BOOKIES),own) \
 		--seconds $(if $(filter file,$(origin SECONDS_PER_LOAD)),3,$(SECONDS_PER_LOAD)) $(if $(OUT),--out $(OUT))
 
 bench-cluster: $(STAMP)  ## three brokers and bookies by the yardstick: OUT=folder [PULSAR=pulsar.sh] [SECONDS_PER_LOAD=10]

@@ -1,12 +1,16 @@
 """Two commits of ours beside each other: CPU a message, throughput and latency, pair by pair.
 
     make bench-compare A=COMMIT B=COMMIT [PAIRS=10] [SECONDS_PER_LOAD=3] [OUT=file.md]
+                       [BOOKIES=apache]
 
 Each pair starts one fresh standalone process of each commit, in turn, B first in every other pair,
 and runs the loads of ``run.py`` (official Python client) against it. A ratio is B's figure by A's
 of the same pair. The spread of A against itself is the ratio of each A to the A of the pair before:
 what the machine's drift does to equal code. Both commits run with the packages of this
 environment: when their pins differ, say so beside the figures.
+
+With ``apache`` each process is a broker on three bookies of Apache BookKeeper, which are as fresh;
+CPU is the broker's alone. They write everything six times.
 
 Held: CPU a message when the median ratio is within 3 %; throughput and latency when the median
 ratio lies within the spread. Exit code 1: something isn't held.
@@ -19,7 +23,7 @@ import tempfile
 import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -30,13 +34,18 @@ from typing import Final
 import pulsar
 
 from benchmarks import run
+from tests.apache_bookies import start_bookies
+from tests.broker_process import BrokerProcess
 from tests.standalone_process import StandaloneProcess
+from tests.zookeeper_process import ZooKeeperProcess
 
 CPU: Final = "CPU us/message"
 CPU_RATIO_MAX: Final = 1.03
 
 Figures = dict[str, float]
 Load = Callable[[pulsar.Client, float], Figures]
+Start = Callable[[Path, Path], AbstractContextManager[StandaloneProcess]]
+"""A process of a tree, with what it needs, in an empty folder."""
 
 LOADS: Final[dict[str, Load]] = {
     "batched-1k": lambda client, seconds: run.produce(client, 1024, True, seconds),
@@ -113,6 +122,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=10, help="two at least")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of each load")
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=list(LOADS))
+    parser.add_argument("--bookies", choices=("own", "apache"), default="own")
     parser.add_argument("--out", type=Path, help="file that gets the table too")
     options = parser.parse_args()
     if options.pairs < 2:
@@ -120,7 +130,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="magnetar-compare-") as name:
         folder = Path(name)
         trees = [check_out(commit, folder) for commit in (options.a, options.b)]
-        measure = partial(_measure, folder, loads=options.loads, seconds=options.seconds)
+        start = _on_apache if options.bookies == "apache" else _standalone
+        measure = partial(_measure, folder, start, loads=options.loads, seconds=options.seconds)
         pairs = []
         for number in range(options.pairs):
             order = (0, 1) if number % 2 == 0 else (1, 0)
@@ -165,15 +176,35 @@ def _git(*arguments: str) -> bytes:
 
 
 def _measure(
-    folder: Path, tree: Path, *, loads: Sequence[str], seconds: float
+    folder: Path, start: Start, tree: Path, *, loads: Sequence[str], seconds: float
 ) -> dict[str, Figures]:
     with (
         tempfile.TemporaryDirectory(dir=folder) as data,
-        StandaloneProcess(Path(data) / "data", tree=tree) as process,
+        start(Path(data), tree) as process,
         _client(process.service_url) as client,
     ):
         run.produce(client, 1024, True, min(seconds, 1.0))  # the first messages pay for imports
         return {name: _run(LOADS[name], client, process, seconds) for name in loads}
+
+
+def _standalone(folder: Path, tree: Path) -> StandaloneProcess:
+    return StandaloneProcess(folder / "data", tree=tree)
+
+
+@contextmanager
+def _on_apache(folder: Path, tree: Path) -> Iterator[StandaloneProcess]:
+    with ZooKeeperProcess(folder) as zookeeper, ExitStack() as bookies:
+        for bookie in start_bookies(folder, zookeeper.port, settings=[("journalSyncData", "true")]):
+            bookies.callback(bookie.stop)
+        settings = [
+            f"bookkeeperMetadataServiceUri=zk+hierarchical://127.0.0.1:{zookeeper.port}/ledgers",
+            *(f"managedLedgerDefault{x}=3" for x in ("EnsembleSize", "WriteQuorum")),
+            "managedLedgerDefaultAckQuorum=2",
+        ]
+        options = [word for each in settings for word in ("--set", each)]
+        url = zookeeper.url("/magnetar")
+        with BrokerProcess(folder / "broker", url, *options, tree=tree) as broker:
+            yield broker
 
 
 def _run(load: Load, client: pulsar.Client, process: StandaloneProcess, seconds: float) -> Figures:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tests.child_process import ROOT
 from tests.standalone_process import StandaloneProcess
 
 
@@ -10,9 +11,9 @@ class BrokerProcess(StandaloneProcess):
 
     word = "broker"
 
-    def __init__(self, log: Path, metadata_url: str, *options: str) -> None:
+    def __init__(self, log: Path, metadata_url: str, *options: str, tree: Path = ROOT) -> None:
         """``log`` is what its output is named after."""
-        super().__init__(log, *options)
+        super().__init__(log, *options, tree=tree)
         self._metadata_url = metadata_url
 
     def _place(self) -> tuple[str, ...]:
