@@ -68,7 +68,7 @@ class MessageRow:
         """The value, as one would read it."""
         if isinstance(self.shown, str):
             return self.shown if self.is_cut else indented(self.shown)
-        return json.dumps(self.shown, ensure_ascii=False, indent=2)
+        return _beginning(self.shown, BODY_MAX + 1, indent=2)
 
     @property
     def raw(self) -> str:
@@ -85,7 +85,10 @@ class MessageRow:
 
 
 def indented(text: str) -> str:
-    """JSON with a line for each member; another text as it is. Numbers stay as they were sent."""
+    """JSON with a line for each member; another text as it is. Numbers stay as they were sent.
+
+    Ends behind BODY_MAX: what is nested a thousand times deep is a thousand times as long.
+    """
     if not text.lstrip().startswith(("{", "[")):
         return text
     try:
@@ -93,13 +96,17 @@ def indented(text: str) -> str:
     except (ValueError, RecursionError):
         return text
     pieces: list[str] = []
-    depth, before = 0, ""
-    for token in _TOKEN.findall(text):
+    depth, before, length = 0, "", 0
+    for found in _TOKEN.finditer(text):
+        token = found[0]
         is_end, is_first = token in ("}", "]"), before in ("{", "[")
         depth -= is_end
         if is_end != is_first or before == ",":  # else it is empty, or inside of a member
             pieces.append("\n" + "  " * depth)
+            length += len(pieces[-1])
         pieces.append(": " if token == ":" else token)
+        if (length := length + len(pieces[-1])) > BODY_MAX:
+            break
         depth += token in ("{", "[")
         before = token
     return "".join(pieces)
@@ -156,7 +163,7 @@ def _row(
     message: Mapping[str, Any], columns: Sequence[tuple[str, ...]], matches: MessageFilter
 ) -> MessageRow:
     shown = message.get("payload", "")
-    line = shown[:_LINE] if isinstance(shown, str) else _json_beginning(shown)
+    line = shown[:_LINE] if isinstance(shown, str) else _beginning(shown, _LINE)[:_LINE]
     return MessageRow(
         id=stored_id(message),
         publish_ms=message.get("publishTime", 0),
@@ -173,14 +180,14 @@ def _row(
     )
 
 
-def _json_beginning(value: Any) -> str:
-    """Of a value that may be long: no more of it is written than a row shows."""
-    line = ""
-    for piece in json.JSONEncoder(ensure_ascii=False).iterencode(value):
-        line += piece
-        if len(line) >= _LINE:
+def _beginning(value: Any, length: int, indent: int | None = None) -> str:
+    """Of the JSON of a value: no more of it is written than is shown."""
+    pieces: list[str] = []
+    for piece in json.JSONEncoder(ensure_ascii=False, indent=indent).iterencode(value):
+        pieces.append(piece)
+        if (length := length - len(piece)) <= 0:
             break
-    return line[:_LINE]
+    return "".join(pieces)
 
 
 def _cells(shown: Any, columns: Sequence[tuple[str, ...]], matches: MessageFilter) -> list[Pieces]:
@@ -199,7 +206,7 @@ def _cells(shown: Any, columns: Sequence[tuple[str, ...]], matches: MessageFilte
 def _cell(value: Any) -> str:
     if value is MISSING:
         return "–"
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = value if isinstance(value, str) else _beginning(value, _CELL + 1)
     return text if len(text) <= _CELL else f"{text[:_CELL]}…"
 
 

@@ -32,6 +32,7 @@ _SPANS_MAX: Final = 200
 MISSING: Final = object()
 """Of a message that hasn't got the field."""
 _NUMBER: Final = re.compile(r"-?\d{1,400}(?P<float>(\.\d+)?([eE][+-]?\d{1,3})?)", re.ASCII)
+_INDEX: Final = re.compile(r"[0-9]{1,9}")
 _PATTERN_BYTES_MAX: Final = 1 << 20
 """Memory of RE2 for one pattern."""
 _TOKEN: Final = re.compile(
@@ -200,6 +201,7 @@ def _term(field: _Found, compared: _Found, constant: _Found) -> _Term:
 def _pattern(constant: _Found) -> Any:
     options = re2.Options()
     options.max_mem = _PATTERN_BYTES_MAX
+    options.never_capture = True  # hundreds of groups take milliseconds at each place of a text
     options.log_errors = False
     try:
         return re2.compile(_text(constant), options)
@@ -281,8 +283,11 @@ def _comparison(
 
 
 def _shown(value: Any) -> str:
-    """As the text that JSON has for it; a text as it is."""
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
+    """As the text that JSON has for it; a text as it is. Empty: it is nested too deep for that."""
+    try:
+        return value if isinstance(value, str) else orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:
+        return ""
 
 
 def _field(message: Searched, path: tuple[str, ...]) -> Any:
@@ -309,7 +314,7 @@ def inside(value: Any, path: Sequence[str]) -> Any:
     for name in path:
         if isinstance(value, Mapping):
             value = value.get(name, MISSING)
-        elif isinstance(value, list) and name.isdigit() and int(name) < len(value):
+        elif isinstance(value, list) and _INDEX.fullmatch(name) and int(name) < len(value):
             value = value[int(name)]
         else:
             return MISSING

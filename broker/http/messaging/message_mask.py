@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from magnetar.broker.protocol.messages import Message
 
 MASK: Final = "•••"
+_NESTED_MAX: Final = 200
+"""What is nested deeper is masked whole: it couldn't be written as JSON again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +91,18 @@ def _properties(properties: Mapping[str, str], names: frozenset[str]) -> dict[st
     return {name: MASK if name in names else text for name, text in properties.items()}
 
 
-def _without(value: Any, names: frozenset[str]) -> Any:
-    if isinstance(value, dict):
-        return {
-            name: MASK if name in names else _without(each, names) for name, each in value.items()
-        }
-    return [_without(each, names) for each in value] if isinstance(value, list) else value
+def _without(value: Any, names: frozenset[str], deeper: int = _NESTED_MAX) -> Any:
+    """Raises RecursionError."""
+    if not isinstance(value, dict | list):
+        return value
+    if not deeper:
+        raise RecursionError
+    if isinstance(value, list):
+        return [_without(each, names, deeper - 1) for each in value]
+    return {
+        name: MASK if name in names else _without(each, names, deeper - 1)
+        for name, each in value.items()
+    }
 
 
 def _parsed(text: str | bytes) -> Any:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from magnetar.broker.console.highlight import text_of
 from magnetar.broker.console.message_view import (
     BODY_MAX,
     columns_of,
@@ -97,6 +98,18 @@ def test_json_is_indented_as_the_library_does(value: Any) -> None:
     if isinstance(value, dict | list):
         wanted = json.dumps(value, indent=2, ensure_ascii=False)
         assert indented(json.dumps(value, ensure_ascii=False)) == wanted
+
+
+@pytest.mark.parametrize("is_decoded", [False, True])
+def test_a_value_of_deep_nesting_isnt_written_whole(is_decoded: bool) -> None:
+    """It would be 400 times as long as what was sent."""
+    text = "[" * 200 + "0," * 10_000 + "0" + "]" * 200
+    payload = json.loads(text) if is_decoded else text
+    found = {"messages": [{"messageId": "1:1", "size": 9, "payload": payload}], "next": None}
+    (row,) = messages_view({**found, "entriesRead": 1, "bytesRead": 9}, [("0",)])["rows"]
+    assert row.body.startswith("[\n  [\n    [\n")
+    assert BODY_MAX < len(row.body) < BODY_MAX + 1_000
+    assert [text_of(cell) for cell in row.cells] == ["[" * 80 + "…"]
 
 
 def test_rows_of_a_dump() -> None:

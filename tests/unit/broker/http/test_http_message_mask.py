@@ -70,6 +70,7 @@ def test_a_field_is_found_at_any_depth(value: Any) -> None:
         (message(b'{"x":"%b"}' % SECRET.encode(), schema_version=b"12345678"), None),
         (message(b"[]", schema_version=b"1"), DecodedValue("AVRO", error=f"no {SECRET}")),
         (message(b"[" * 3000 + b"]" * 3000), None),
+        (message(b"[" * 260 + b"]" * 260), None),  # can be read, but not written again
     ],
 )
 def test_what_has_no_fields_that_can_be_told_apart_is_withheld(
@@ -82,6 +83,7 @@ def test_what_has_no_fields_that_can_be_told_apart_is_withheld(
 def test_keys_that_are_bytes_and_properties() -> None:
     stored = message(b"{}", key="c2VjcmV0", key_is_base64=True, properties={"card": "1", "b": "2"})
     assert orjson.loads(shown(stored)) == [MASK, {"card": MASK, "b": "2"}, {}]
+    assert orjson.loads(shown(message(b"{}", key="[" * 260 + "]" * 260))) == [MASK, {}, {}]
 
 
 def test_the_rest_is_shown_as_it_is() -> None:
