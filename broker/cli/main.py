@@ -116,10 +116,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _tell(error: CliError | ClientAuthError, options: argparse.Namespace) -> None:
     """Show an error, and below it what the user can do."""
-    from magnetar.broker.cli.output import colours_on
+    from magnetar.broker.cli.output import colours_on, readable
 
     name = "\x1b[31mmagnetar:\x1b[0m" if colours_on(sys.stderr) else "magnetar:"
-    print(f"{name} {error}", file=sys.stderr)
+    print(f"{name} {readable(str(error), sys.stderr)}", file=sys.stderr)
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, RefusedError | UnreachableError):
         cause = cause.__cause__

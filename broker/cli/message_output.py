@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 
+from magnetar.broker.cli.output import readable
 from magnetar.broker.cli.payloads import wait_for_turn
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.messages import Message
@@ -32,7 +33,7 @@ class MessageOutput:
             self._advance(1)
             return
         print("----- got message -----")
-        print(describe(), flush=True)
+        print(readable(describe(), sys.stdout), flush=True)
 
     def content(self, payload: bytes) -> str:
         return payload.hex(" ") if self._options.hex else payload.decode(errors="replace")

@@ -15,6 +15,15 @@ def colours_on(stream: IO[str]) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+def readable(text: str, stream: IO[str]) -> str:
+    """A text of others: on a terminal as `printable`, elsewhere as it is."""
+    if not stream.isatty():
+        return text
+    from magnetar.broker.cli.tables import printable
+
+    return printable(text)
+
+
 def print_value(value: Any, *, as_json: bool) -> None:
     """Objects are tables on a terminal and JSON elsewhere, lists of plain values a line each.
 
@@ -24,10 +33,10 @@ def print_value(value: Any, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(value, indent=2, ensure_ascii=False))
     elif isinstance(value, str):
-        print(value)
+        print(readable(value, sys.stdout))
     elif isinstance(value, list) and not any(isinstance(item, dict | list) for item in value):
         for item in value:
-            print(item)
+            print(readable(str(item), sys.stdout))
     elif isinstance(value, dict | list) and value and sys.stdout.isatty():
         from magnetar.broker.cli.tables import render
 
@@ -56,7 +65,8 @@ def print_message(
         return
     print(f"Message ID: {message_id}")
     for name, value in facts.items():
-        print(f"{name}: {json.dumps(value) if isinstance(value, dict) else value}")
+        shown = json.dumps(value) if isinstance(value, dict) else str(value)
+        print(f"{name}: {readable(shown, sys.stdout)}")
     print(f"Payload: {len(payload)} bytes")
     for offset in range(0, len(payload), _BYTES_A_LINE):
         part = payload[offset : offset + _BYTES_A_LINE]

@@ -4,6 +4,7 @@ Not rich's tables: to load it costs 40 ms, a third of a whole call (docs/decisio
 """
 
 import json
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -38,6 +39,18 @@ def plain_text(value: Any) -> str:
         case list() if value:
             return ", ".join(map(plain_text, value))
     return str(value)
+
+
+def printable(text: str) -> str:
+    """A text of others in its lines, without anything else that a terminal would obey."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each.encode("unicode_escape").decode()
+        if each not in "\n\t" and unicodedata.category(each) in ("Cc", "Cf", "Co", "Cs")
+        else each
+        for each in text
+    )
 
 
 def _is_plain(value: Any) -> bool:

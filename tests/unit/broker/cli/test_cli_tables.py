@@ -1,5 +1,6 @@
 """Objects on a terminal: tables that show everything, and JSON everywhere else."""
 
+import argparse
 import contextlib
 import io
 import json
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from magnetar.broker.cli.message_output import MessageOutput
 from magnetar.broker.cli.output import print_value
 from magnetar.broker.cli.tables import plain_text, render
 
@@ -87,6 +89,23 @@ def test_json_stays_json() -> None:
 @pytest.mark.parametrize(("value", "text"), [({}, "{}\n"), ([], ""), (None, "null\n"), (7, "7\n")])
 def test_what_is_no_table_is_as_elsewhere(value: Any, text: str) -> None:
     assert printed(value, Terminal()) == printed(value, io.StringIO()) == text
+
+
+def test_names_of_others_give_a_terminal_no_orders() -> None:
+    names = ["\x1b]0;owned\x07\x1b[2J", "\u202egnp", "\x9b2J", "你好 é", "two\nlines"]
+    assert printed(names, io.StringIO()) == "\n".join((*names, ""))
+    shown = printed(names, Terminal())
+    wanted = [r"\x1b]0;owned\x07\x1b[2J", r"\u202egnp", r"\x9b2J", "你好 é", "two\nlines"]
+    assert shown == "\n".join((*wanted, ""))
+    assert printed("\x1b[2J", Terminal()) == "\\x1b[2J\n"
+
+
+async def test_messages_of_others_give_a_terminal_no_orders() -> None:
+    options = argparse.Namespace(num_messages=1, rate=0, hide_content=False, hex=False)
+    for to, text in ((Terminal(), "a\tb\\x1b[2J\n"), (io.StringIO(), "a\tb\x1b[2J\n")):
+        with contextlib.redirect_stdout(to):
+            await MessageOutput(options, lambda _: None).show(lambda: "a\tb\x1b[2J")
+        assert to.getvalue().endswith(text)
 
 
 def test_similar_objects_are_rows() -> None:

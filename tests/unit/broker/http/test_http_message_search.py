@@ -127,8 +127,8 @@ def test_any_comparison_of_any_value_has_an_answer(terms: list[tuple[str, str, s
     deep = orjson.loads("[" * 1_000 + "]" * 1_000)
     values: tuple[Any, ...] = (PAYMENT, "text", None, 5, [1, "a"], {"amount": [{}]})
     fields = [searched(value) for value in values]
-    for given in (*fields, searched("", json=lambda: deep), searched("", json=lambda: [deep])):
-        assert isinstance(found(given), bool)
+    for each in (*fields, searched("", json=lambda: deep), searched("", json=lambda: [deep])):
+        assert isinstance(found(each), bool)
 
 
 @given(st.text(max_size=60))
