@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
+from operator import itemgetter
 from typing import Any, Final
 
 UNKNOWN: Final = -inf
@@ -19,6 +20,9 @@ LOADED, UNLOADED_HERE, UNLOADED, ELSEWHERE, _FREE = range(5)
 """Places of a row: served here; in a bundle of this broker, of none, of another one."""
 SLICE_ROWS: Final = 1_000
 """Looked at before others get their turn on the loop: half a millisecond."""
+
+_RUN_ROWS: Final = 16
+"""Rows of a namespace that lie together from so many on are added without a look at each."""
 
 
 class FigureTable:
@@ -133,7 +137,7 @@ PageKey = tuple[float | None, str]
 
 
 def visible_slots(
-    table: FigureTable, slots: range, place_max: int, sight: Sight | None
+    table: FigureTable, slots: Sequence[int], place_max: int, sight: Sight | None
 ) -> list[int]:
     """Those of the slots that hold a row of such a place which may be seen."""
     places, spaces, keys = table.places, table.spaces, table.keys
@@ -327,14 +331,17 @@ class SumScan:
         """Add the next rows; False: those were the last."""
         slot, self._next = self._next, min(self._next + SLICE_ROWS, self._end)
         spaces, places = self._table.spaces, self._table.places
+        others: list[int] = []
         while slot < self._next:
             space, first = spaces[slot], slot
             while slot < self._next and spaces[slot] == space:
                 slot += 1
-            if self._sees_all(space) and places.count(LOADED, first, slot) == slot - first:
+            is_whole = places.count(LOADED, first, slot) == slot - first >= _RUN_ROWS
+            if is_whole and self._sees_all(space):
                 self._add_run(space, first, slot)
             else:
-                self._add_rows(range(first, slot))
+                others.extend(range(first, slot))
+        self._add_rows(others)
         return self._next < self._end
 
     def _sees_all(self, space: int) -> bool:
@@ -349,17 +356,18 @@ class SumScan:
         for at, column in self._greatest:
             figures[at] = max(figures[at], *column[first:end])
 
-    def _add_rows(self, slots: range) -> None:
+    def _add_rows(self, slots: Sequence[int]) -> None:
         table = self._table
+        loaded: dict[int, list[int]] = {}
         for slot in visible_slots(table, slots, self._place_max, self._sight):
             space = table.spaces[slot]
             self.rows[space] = self.rows.get(space, 0) + 1
             if table.places[slot] == LOADED:
-                self._add(self.figures.setdefault(space, self._blank.copy()), slot)
-
-    def _add(self, figures: list[float], slot: int) -> None:
-        for at, column in self._summed:
-            figures[at] += column[slot]
-        for at, column in self._greatest:
-            if (value := column[slot]) > figures[at]:
-                figures[at] = value
+                loaded.setdefault(space, []).append(slot)
+        for space, chosen in loaded.items():
+            figures = self.figures.setdefault(space, self._blank.copy())
+            of = itemgetter(*chosen, chosen[0])  # of one alone it would be no tuple
+            for at, column in self._summed:
+                figures[at] += sum(of(column)[:-1])
+            for at, column in self._greatest:
+                figures[at] = max(figures[at], *of(column))
