@@ -112,7 +112,7 @@ class _Tables:
         names = list(dict.fromkeys(name for row in rows for name in row))
         cells = [[plain_text(row[n]) if n in row else "" for n in names] for row in rows]
         titles = list(map(plain_text, names))
-        widths = [max(map(_cells, column)) for column in zip(titles, *cells, strict=True)]
+        widths = [max(map(cell_count, column)) for column in zip(titles, *cells, strict=True)]
         if sum(widths) + len(_GAP) * (len(widths) - 1) > self._width:
             return []
         numbers = [all(_is_number(row.get(name)) for row in rows) for name in names]
@@ -131,7 +131,7 @@ class _Tables:
         last = len(cells) - 1
         columns = zip(cells, widths, numbers, styles, strict=True)
         for at, (text, width, is_number, style) in enumerate(columns):
-            space = " " * (width - _cells(text))
+            space = " " * (width - cell_count(text))
             text = self._paint(text, style)
             parts.append(space + text if is_number else text if at == last else text + space)
         return _GAP.join(parts).rstrip()
@@ -139,10 +139,10 @@ class _Tables:
     def _pairs(self, pairs: Mapping[str, Any]) -> Iterator[str]:
         """Names with their values, short ones side by side."""
         texts = {plain_text(name): plain_text(value) for name, value in pairs.items()}
-        named = max(map(_cells, texts))
-        long = [n for n, text in texts.items() if named + _cells(text) > self._width // 2]
+        named = max(map(cell_count, texts))
+        long = [n for n, text in texts.items() if named + cell_count(text) > self._width // 2]
         short = [name for name in texts if name not in long]
-        width = named + max((_cells(texts[name]) for name in short), default=0) + 2 * len(_GAP)
+        width = named + max((cell_count(texts[name]) for name in short), default=0) + 2 * len(_GAP)
         columns = max(1, (self._width + len(_GAP)) // (width + len(_GAP)))
         if len(short) <= _ONE_COLUMN_MAX:
             columns = 1
@@ -158,8 +158,8 @@ class _Tables:
 
     def _pair(self, name: str, text: str, named: int) -> tuple[str, int]:
         """The text, and how many cells it takes."""
-        space = " " * (named - _cells(name)) + _GAP
-        return f"{self._paint(name, _NAME)}{space}{text}", named + len(_GAP) + _cells(text)
+        space = " " * (named - cell_count(name)) + _GAP
+        return f"{self._paint(name, _NAME)}{space}{text}", named + len(_GAP) + cell_count(text)
 
 
 def _numbered(values: Sequence[Any]) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _cells(text: str) -> int:
+def cell_count(text: str) -> int:
     """How wide a terminal shows it."""
     if text.isascii():
         return len(text)

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Final
 
+from magnetar.broker.cli.tables import cell_count, plain_text
 from magnetar.broker.cli.top.figures import Figures, TopColumn, TopView
-from magnetar.broker.cli.top.texts import bars_text, trend_text
+from magnetar.broker.cli.top.texts import bars_text, cut, trend_text
 from magnetar.broker.console.formats import milliseconds, number, plural, short, size, span
 
 WIDE_MIN: Final = 110
@@ -13,6 +14,7 @@ NAME_MIN: Final = 8
 """Characters of a name that are always shown."""
 _FINDINGS_MAX: Final = 3
 _BARS: Final = 8
+_GAP: Final = "  "
 _SHAPES: Final = {"critical": "◆", "warning": "▲"}
 
 
@@ -65,19 +67,32 @@ def fitted(widths: Sequence[int], columns: Sequence[TopColumn], room: int) -> li
     return fit
 
 
-def list_lines(view: TopView, figures: Figures, now_ms: int, width: int) -> list[str]:
-    """The rows below their titles."""
+def list_lines(
+    view: TopView, figures: Figures, now_ms: int, width: int, *, cuts: bool = False
+) -> list[str]:
+    """The rows below their titles.
+
+    Args:
+        cuts: whether long names are cut, so that a row fits into ``width``.
+    """
     columns = columns_of(view, width)
     titles = [each.title for each in columns]
-    cells = [[each.text(row, now_ms) for each in columns] for row in figures.rows]
-    widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
+    cells = [[plain_text(each.text(row, now_ms)) for each in columns] for row in figures.rows]
+    widths = [max(map(cell_count, column)) for column in zip(titles, *cells, strict=True)]
+    if cuts:
+        widths = fitted(widths, columns, width - len(_GAP) * (len(columns) - 1))
     return [
-        "  ".join(
-            text.rjust(size) if column.is_number else text.ljust(size)
+        _GAP.join(
+            _padded(cut(text, size), size, column.is_number)
             for text, size, column in zip(row, widths, columns, strict=True)
         ).rstrip()
         for row in (titles, *cells)
     ]
+
+
+def _padded(text: str, size: int, is_number: bool) -> str:
+    space = " " * (size - cell_count(text))
+    return space + text if is_number else text + space
 
 
 def counts_text(figures: Figures) -> str:

@@ -13,7 +13,7 @@ from textual.events import Key
 from textual.widgets import DataTable, Footer, Input, Static
 
 from magnetar.broker.auth.client_auth_error import ClientAuthError
-from magnetar.broker.cli.tables import plain_text
+from magnetar.broker.cli.tables import cell_count, plain_text
 from magnetar.broker.cli.top.dialogs import (
     ChoiceScreen,
     MessagesScreen,
@@ -188,7 +188,7 @@ class TopApp(App[None]):
         ]
         cells = [[plain_text(each.text(row, now_ms)) for each in columns] for row in figures.rows]
         titles = [each.title for each in columns]
-        wanted = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
+        wanted = [max(map(cell_count, column)) for column in zip(titles, *cells, strict=True)]
         room = self.size.width - 2 * len(columns) - _SCROLLBAR
         widths = fitted(wanted, columns, room)
         for title, side, width in zip(titles, sides, widths, strict=True):

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
+from magnetar.broker.cli.tables import cell_count
 from magnetar.broker.console.formats import number, short
 from magnetar.broker.index.backlog_trend import is_steady
 
@@ -29,8 +30,15 @@ def bars_text(values: Sequence[float]) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """At most so many characters; of a longer text its beginning and its end."""
-    if len(text) <= width:
+    """At most so many cells of a terminal; of a longer text its beginning and its end."""
+    if cell_count(text) <= width:
         return text
     tail = (width - 1) // 2
-    return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
+    if text.isascii():
+        return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
+    head, end = "", ""
+    while cell_count(more := head + text[len(head)]) <= width - 1 - tail:
+        head = more
+    while cell_count(more := text[len(text) - len(end) - 1] + end) <= tail:
+        end = more
+    return f"{head}…{end}"

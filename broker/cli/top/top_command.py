@@ -92,9 +92,10 @@ async def _print_once(options: argparse.Namespace) -> None:
         return
     now_ms = time.time_ns() // 1_000_000
     width = shutil.get_terminal_size().columns
-    rows = list_lines(view, figures, now_ms, width)
-    for line in (*head_lines(figures, now_ms, width), "", *rows, "", counts_text(figures)):
-        print(plain_text(line))
+    rows = list_lines(view, figures, now_ms, width, cuts=sys.stdout.isatty())
+    head = map(plain_text, head_lines(figures, now_ms, width))
+    for line in (*head, "", *rows, "", counts_text(figures)):
+        print(line)
 
 
 async def _show_screen(options: argparse.Namespace) -> None:

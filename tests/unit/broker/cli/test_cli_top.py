@@ -4,10 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from rich.cells import cell_len
 
 from magnetar.broker.cli.main import build_parser, main
 from magnetar.broker.cli.top.figures import VIEWS, Figures, explain, read_figures, read_state
@@ -168,6 +170,19 @@ async def test_a_list_is_as_wide_as_the_terminal() -> None:
     assert stock.endswith("600           –     2      1 min")
 
 
+async def test_names_of_others_keep_the_list_in_its_columns() -> None:
+    names = ("两个" * 60, "two\nlines\x1b[2J", "x" * 200, "a")
+    figures = await figures_of(0, "msgBacklog")
+    rows = tuple(BILLING | {"subscription": each} for each in names)
+    _, *lines = list_lines(VIEWS[0], replace(figures, rows=rows), NOW_MS, 80, cuts=True)
+    assert {cell_len(line) for line in lines} == {cell_len(lines[0])}
+    assert cell_len(lines[0]) <= 80
+    assert [line.startswith("◆  ") for line in lines] == [True] * 4
+    whole = list_lines(VIEWS[0], replace(figures, rows=rows), NOW_MS, 80)
+    assert names[0] in whole[1]
+    assert whole[2].startswith(r"◆  two\nlines\u001b[2J ")
+
+
 async def test_filter_and_order_are_the_servers() -> None:
     figures = await figures_of(0, "msgBacklogTrend", "bill")
     assert [row["subscription"] for row in figures.rows] == ["billing"]
@@ -225,6 +240,7 @@ def test_a_long_name_gives_way_to_figures() -> None:
     assert fitted([1, 20, 60, 9], columns, 50) == [1, 20, 20, 9]
     assert fitted([1, 20, 60, 9], columns, 5) == [1, NAME_MIN, NAME_MIN, 9]
     assert [cut("orders", width) for width in (6, 5, 4)] == ["orders", "or…rs", "or…s"]
+    assert [cut("一二三四", width) for width in (8, 7, 5)] == ["一二三四", "一…四", "一…四"]
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ VIEWS = {"backlog": _positive}
 def _small_slices() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figure_table, "SLICE_ROWS", 4)
+        patch.setattr(figure_table, "_RUN_ROWS", 2)
         yield
 
 
