@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from html import unescape
 
+import httpx
 import pytest
 
 from magnetar.broker.console.namespace_page import served_bundles
@@ -59,3 +60,25 @@ async def test_a_namespace_as_its_visitors_may_see_it(authorized: Broker) -> Non
     async with client_of(app, "nobody") as client:
         refused = await client.get("/console/ns/t1/ns")
     assert "billing" not in refused.text
+
+
+async def test_a_tenant_of_which_little_is_said_and_very_many_of_everything(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages fetch themselves: a list without an end would hold the loop every five seconds."""
+    many, admin = 520, "/admin/v2"
+    transport = httpx.ASGITransport(create_app(broker.service))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        clusters = (await client.get(f"{admin}/clusters")).json()
+        body = {"allowedClusters": clusters}  # Pulsar's clients may leave out adminRoles
+        assert (await client.put(f"{admin}/tenants/bare", json=body)).is_success
+        for number in range(many):
+            assert (await client.put(f"{admin}/namespaces/bare/n{number}")).is_success
+            grant = f"{admin}/namespaces/bare/n0/permissions/role-{number}"
+            assert (await client.post(grant, json=["produce"])).is_success
+        tenant = await client.get("/console/tenant/bare")
+        namespace = await client.get("/console/ns/bare/n0")
+    assert (tenant.status_code, namespace.status_code) == (200, 200)
+    assert tenant.text.count('href="../ns/bare/') == namespace.text.count("roles/role-") == 500
+    assert "20 more: the field" in tenant.text
+    assert "more: magnetar namespaces permissions bare/n0" in namespace.text
