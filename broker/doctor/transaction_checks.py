@@ -51,12 +51,14 @@ class TransactionsFacts:
         transactions: those that are open for long, and those whose ends are late.
         unlisted: how many of these aren't among them.
         closed: coordinators that nobody has, and why.
+        unopened: coordinators of Apache Pulsar that wait for their first client.
     """
 
     now_ms: int
     transactions: Sequence[TransactionFacts] = ()
     unlisted: int = 0
     closed: Mapping[int, str] = field(default_factory=dict)
+    unopened: Sequence[int] = ()
 
 
 def transaction_facts(name: str, metadata: Mapping[str, Any]) -> TransactionFacts:
@@ -83,6 +85,15 @@ def check_transactions(facts: TransactionsFacts) -> Iterator[Finding]:
             f"coordinator {number}",
             f"coordinator {number} of transactions: {why}. Its transactions neither end nor time"
             " out, and messages behind them wait",
+            f"magnetar admin transactions coordinator-stats -c {number}",
+        )
+    for number in facts.unopened:
+        yield Finding(
+            "coordinator-missing",
+            Severity.NOTE,
+            f"coordinator {number}",
+            f"coordinator {number} of transactions: no client has used it since its broker started."
+            " Transactions of before, if there were some, neither end nor time out until one does",
             f"magnetar admin transactions coordinator-stats -c {number}",
         )
     for each in facts.transactions:
