@@ -196,7 +196,7 @@ class LightClient:
 
     async def publish(self, producer_id: int, count: int, size: int = 100) -> None:
         head = pb.MessageMetadata(producer_name="others", sequence_id=0, publish_time=1)
-        frame = encode_send(producer_id, head, encode_body(head, bytes(size)))
+        frame = encode_send(producer_id, head, encode_body(head, bytes(size)), head.sequence_id)
         start = self.receipts
         for sent in range(0, count, WINDOW // 2):
             self.connection.send(frame * min(WINDOW // 2, count - sent))

@@ -204,9 +204,9 @@ class _Producer:
             self._next_sequence_id += 1
         now_ms, limit = int(time.time() * 1000), self._bytes_max
         if len(messages) > 1:
-            metadata, body = encode_batch(self._name, messages, now_ms)
+            metadata, body, _ = encode_batch(self._name, messages, now_ms)
         else:
-            metadata, body = encode_single(self._name, messages[0], now_ms)
+            metadata, body, _ = encode_single(self._name, messages[0], now_ms)
         if len(body) <= limit and self._encryptor is not None:
             body = self._sealed(metadata, parse_entry_body(body)[1])
         if len(body) <= limit:
@@ -234,4 +234,5 @@ class _Producer:
         return encode_body(metadata, self._encryptor.seal(metadata, payload))
 
     async def _send(self, metadata: pb.MessageMetadata, body: bytes) -> None:
-        self._producer.publish([(metadata, body)], await self.window.add(len(body)))
+        entry = metadata, body, metadata.sequence_id
+        self._producer.publish([entry], await self.window.add(len(body)))

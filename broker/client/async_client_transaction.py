@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from magnetar.broker.client.async_client_connection import ANSWER_S, AsyncClientConnection
 from magnetar.broker.client.client_consumer import ClientConsumer
-from magnetar.broker.client.client_producer import ClientProducer, Entry
+from magnetar.broker.client.client_producer import ClientProducer
 from magnetar.broker.client.client_transaction import (
     ClientTransaction,
     ClientTransactionState,
@@ -24,6 +24,7 @@ from magnetar.broker.client.client_transaction import (
 from magnetar.broker.client.cluster_client import ClusterClient
 from magnetar.broker.errors import BrokerError, NotAllowedError, ServiceNotReadyError
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.messages import Entry
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.managed_ledger.position import Position

@@ -2,16 +2,15 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from magnetar.broker.client.async_client_connection import AsyncClientConnection, error_of
 from magnetar.broker.errors import BrokerError, ServiceNotReadyError
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.client_connection import PRODUCER, encode_send
+from magnetar.broker.protocol.messages import Entry
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.schema.definition import SchemaDefinition, fill_wire, parse_version
-
-Entry: TypeAlias = tuple[pb.MessageMetadata, bytes]
 
 
 class PublishCallback(Protocol):
@@ -97,9 +96,9 @@ class ClientProducer:
             callback(0, len(entries), -1, -1, error)
             return
         self._waiting += [
-            (metadata.sequence_id, callback, index) for index, (metadata, _) in enumerate(entries)
+            (sequence_id, callback, index) for index, (_, _, sequence_id) in enumerate(entries)
         ]
-        frames = [encode_send(self._id, metadata, body) for metadata, body in entries]
+        frames = [encode_send(self._id, *entry) for entry in entries]
         self._connection.send(b"".join(frames))
 
     def on_command(self, command: Any, body: bytes) -> None:

@@ -58,11 +58,13 @@ class ServerEvent(NamedTuple):
     """Of a message: from its checksum magic on."""
 
 
-def encode_send(producer_id: int, metadata: pb.MessageMetadata, body: bytes) -> bytes:
+def encode_send(
+    producer_id: int, metadata: pb.MessageMetadata, body: bytes, sequence_id: int
+) -> bytes:
     """The frame of one entry."""
     send = pb.CommandSend(
         producer_id=producer_id,
-        sequence_id=metadata.sequence_id,
+        sequence_id=sequence_id,
         num_messages=metadata.num_messages_in_batch,
     )
     if metadata.highest_sequence_id:

@@ -12,7 +12,7 @@ import pytest
 from magnetar.broker.auth.client_auth import ClientAuth
 from magnetar.broker.client.async_client_transaction import AsyncClientTransactions
 from magnetar.broker.client.client_consumer import ClientConsumer
-from magnetar.broker.client.client_producer import ClientProducer, Entry
+from magnetar.broker.client.client_producer import ClientProducer
 from magnetar.broker.client.client_transaction import (
     ClientTransactionState,
     TransactionOperationFailedError,
@@ -24,7 +24,7 @@ from magnetar.broker.errors import (
     TransactionNotFoundError,
 )
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.protocol.messages import OutgoingMessage, encode_batch
+from magnetar.broker.protocol.messages import Entry, OutgoingMessage, encode_batch
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.transaction.transaction_id import TransactionId
 from tests.official_client import client_of

@@ -10,10 +10,10 @@ from typing import Final, cast
 
 from magnetar.broker.cli.binary_client import CommandClient
 from magnetar.broker.cli.verify.attempts import NoProgressError, retried
-from magnetar.broker.client.client_producer import ClientProducer, Entry
+from magnetar.broker.client.client_producer import ClientProducer
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import encode_body
-from magnetar.broker.protocol.messages import OutgoingMessage, encode_batch, encode_single
+from magnetar.broker.protocol.messages import Entry, OutgoingMessage, encode_batch, encode_single
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.verify.history import MessageName, Position, Sent, TopicHistory
 from magnetar.broker.verify.plan import Group, content_of
@@ -194,4 +194,4 @@ def chunks_of(metadata: pb.MessageMetadata, payload: bytes, count: int) -> Itera
         chunk.uuid = f"{metadata.producer_name}-{metadata.sequence_id}"
         chunk.num_chunks_from_msg, chunk.total_chunk_msg_size = len(slices), len(payload)
         chunk.chunk_id = nth
-        yield chunk, encode_body(chunk, part)
+        yield chunk, encode_body(chunk, part), chunk.sequence_id

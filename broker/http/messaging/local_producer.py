@@ -32,8 +32,9 @@ from magnetar.broker.schema.schema_checks import admit_producer
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from magnetar.broker.client.client_producer import Entry, PublishCallback
+    from magnetar.broker.client.client_producer import PublishCallback
     from magnetar.broker.protocol import pulsar_api_pb2 as pb
+    from magnetar.broker.protocol.messages import Entry
     from magnetar.broker.protocol.topic_name import TopicName
     from magnetar.broker.rate_limits.rate_limiter import PublishRateLimiter
     from magnetar.broker.schema.definition import SchemaDefinition
@@ -57,6 +58,19 @@ def _refusal(
             f"Exceeds max allowed delivery delay of {producer.delay_max_ms} milliseconds"
         )
     return None
+
+
+def shared_heads(
+    metadatas: Sequence[pb.MessageMetadata], make_header: Callable[[pb.MessageMetadata, int], bytes]
+) -> list[bytes]:
+    """Made once of what neighbours share: a head doesn't tell the sequence id."""
+    heads: list[bytes] = []
+    previous, head = None, b""
+    for metadata in metadatas:
+        if metadata is not previous:
+            previous, head = metadata, make_header(metadata, U32_MAX)
+        heads.append(head)
+    return heads
 
 
 class LocalProducer:
@@ -167,7 +181,7 @@ class LocalProducer:
             error = ServiceNotReadyError("The topic was closed or moved")
             callback(0, len(entries), -1, -1, error)
             return
-        if producer.checked or any(len(body) > METADATA_BYTES_MAX for _, body in entries):
+        if producer.checked or any(len(body) > METADATA_BYTES_MAX for _, body, _ in entries):
             self._publish_checked(topic, producer, entries, callback)
         else:
             self._publish(topic, producer, entries, callback, 0)
@@ -198,14 +212,13 @@ class LocalProducer:
         first: int,
     ) -> None:
         """``first``: index of the first entry in its call."""
-        bodies = [body for _, body in entries]
-        metadatas = [metadata for metadata, _ in entries]
-        make_header = topic.service.send_messages.make_header
+        bodies = [body for _, body, _ in entries]
+        metadatas = [metadata for metadata, _, _ in entries]
         batch = PublishBatch(
             producer,
-            [make_header(metadata, U32_MAX) for metadata in metadatas],
+            shared_heads(metadatas, topic.service.send_messages.make_header),
             bodies,
-            [metadata.sequence_id for metadata in metadatas],
+            [sequence_id for _, _, sequence_id in entries],
             [metadata.highest_sequence_id for metadata in metadatas],
             sum(map(len, bodies)),
             sum(metadata.num_messages_in_batch for metadata in metadatas),  # its default is 1

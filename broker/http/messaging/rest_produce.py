@@ -17,14 +17,15 @@ from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.messaging.internal_producer import InternalProducer
 from magnetar.broker.http.messaging.value_schemas import LATE, Codec, ProduceSchema, ValueSchemas
 from magnetar.broker.protocol.framing import stored_bytes_max
-from magnetar.broker.protocol.messages import HEAVY_BYTES, OutgoingMessage, encode_single
+from magnetar.broker.protocol.messages import HEAVY_BYTES, OutgoingMessage, SingleEncoder
 from magnetar.broker.schema.definition import version_bytes
 from magnetar.broker.schema.value_errors import ValueCodecError
 from magnetar.broker.schema.values import KeyValueCodec, encode_message
 
 if TYPE_CHECKING:
-    from magnetar.broker.client.client_producer import ClientProducer, Entry
+    from magnetar.broker.client.client_producer import ClientProducer
     from magnetar.broker.http.messaging.local_producer import LocalProducer
+    from magnetar.broker.protocol.messages import Entry
     from magnetar.broker.protocol.topic_name import TopicName
     from magnetar.broker.service.broker_service import BrokerService
 
@@ -283,12 +284,13 @@ class RestPublishers:
     ) -> dict[int, _Part]:
         """Of what isn't wrong, by producer, with the slots of the call; may run in a thread."""
         split: dict[int, _Part] = {}
+        encode = SingleEncoder(publisher.producer_name, now_ms).encode
         # With metadata: what the binary port takes.
         entry_max = stored_bytes_max(self._service.config.max_message_size)
         for slot, message in enumerate(messages):
             if wrong and slot in wrong:
                 continue
-            entry = encode_single(publisher.producer_name, message, now_ms)
+            entry = encode(message)
             if len(entry[1]) > entry_max:
                 wrong[slot] = ValueError(f"Message of {len(entry[1])} bytes, limit {entry_max}")
                 continue

@@ -30,6 +30,7 @@ from magnetar.broker.protocol.compression import COMPRESSIONS
 from magnetar.broker.protocol.messages import (
     HEAVY_BYTES,
     OutgoingMessage,
+    SingleEncoder,
     encode_batch,
     encode_message_id,
     encode_single,
@@ -38,9 +39,9 @@ from magnetar.broker.protocol.messages import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from magnetar.broker.client.client_producer import Entry
     from magnetar.broker.http.websocket.channel import WebSocketChannel
     from magnetar.broker.http.websocket.parameters import ProducerParameters
+    from magnetar.broker.protocol.messages import Entry
     from magnetar.broker.protocol.topic_name import TopicName
     from magnetar.broker.service.broker_service import BrokerService
 
@@ -275,8 +276,9 @@ class ProducerSession(Session):
     ) -> tuple[list[Entry], list[list[str | None]]]:
         now_ms, kind = self._service.wall_clock(), self._parameters.compression
         if not self.batching:
+            encode = SingleEncoder(producer_name, now_ms, kind).encode
             return (
-                [encode_single(producer_name, message, now_ms, kind) for message, _ in pairs],
+                [encode(message) for message, _ in pairs],
                 [[context] for _, context in pairs],
             )
         entries: list[Entry] = []

@@ -102,7 +102,7 @@ def test_rows_are_what_http_readers_show(
             if batched
             else [encode_single("prö", message, PUBLISHED_MS, kind) for message in messages]
         )
-        for metadata, body in made:
+        for metadata, body, _ in made:
             wanted += shown(body, len(entries))
             entries.append((make_header(metadata), body))
     rows = rows_in_microseconds(entries, batch_rows)

@@ -202,7 +202,7 @@ async def publish(broker: Broker, *chunks: tuple[str, int, int, bytes]) -> _Stor
     entries = []
     for uuid, number, count, data in chunks:
         metadata = chunk(uuid, number, count)
-        entries.append((metadata, encode_body(metadata, data)))
+        entries.append((metadata, encode_body(metadata, data), metadata.sequence_id))
     producer.publish(entries, stored)
     producer.close()
     return stored
@@ -299,7 +299,7 @@ async def test_compressed_chunks(broker: Broker, http: httpx.AsyncClient) -> Non
     for number, part in enumerate((packed[:half], packed[half:])):
         metadata = chunk("z", number, 2)
         metadata.compression, metadata.uncompressed_size = pb.ZSTD, len(data)
-        entries.append((metadata, encode_body(metadata, part)))
+        entries.append((metadata, encode_body(metadata, part), metadata.sequence_id))
     producer.publish(entries, _Stored())
     (message,) = await take(http, max=1, payload="base64")
     assert b64decode(message["payload"]) == data

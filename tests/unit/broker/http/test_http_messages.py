@@ -2,14 +2,17 @@
 
 import pytest
 
+from magnetar.broker.http.messaging.local_producer import shared_heads
 from magnetar.broker.http.websocket.protocol import text_frame_head
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.compression import COMPRESSIONS
+from magnetar.broker.protocol.entry_header import make_header
 from magnetar.broker.protocol.framing import encode_body
 from magnetar.broker.protocol.java_hash import java_string_hash
 from magnetar.broker.protocol.messages import (
     MessageIdError,
     OutgoingMessage,
+    SingleEncoder,
     UndecodableEntryError,
     encode_batch,
     encode_message_id,
@@ -25,17 +28,55 @@ LIMIT = 1 << 20
 @pytest.mark.parametrize("kind", COMPRESSIONS.values(), ids=COMPRESSIONS.keys())
 def test_a_single_message_survives(kind: pb.CompressionType.ValueType) -> None:
     message = OutgoingMessage(b"x" * 300, 7, "k", {"a": "b"}, event_time_ms=5)
-    _, body = encode_single("p", message, 99, kind)
+    _, body, _ = encode_single("p", message, 99, kind)
     (found,) = messages_of(*open_entry(body), LIMIT)
     assert (found.payload, found.key, found.properties) == (b"x" * 300, "k", {"a": "b"})
     assert (found.sequence_id, found.publish_time_ms, found.event_time_ms) == (7, 99, 5)
     assert (found.batch_index, found.producer_name) == (-1, "p")
 
 
+MESSAGES = [
+    OutgoingMessage(b"a" * 300, 7),
+    OutgoingMessage(b"", 8),
+    OutgoingMessage(b"c", 9, schema_version=b"1"),
+    OutgoingMessage(b"d", 3, schema_version=b"1"),
+    OutgoingMessage(b"e", 10),
+    OutgoingMessage(b"f", 11, "key"),
+    OutgoingMessage(b"g", 12, properties={"a": "b"}),
+    OutgoingMessage(b"h", 13, event_time_ms=5),
+    OutgoingMessage(b"i", 14, deliver_at_ms=5),
+    OutgoingMessage(b"j", 15, replicate_to=["west"]),
+    OutgoingMessage(b"k", 16, ordering_key=b"o"),
+    OutgoingMessage(b"", 17, is_tombstone=True),
+    OutgoingMessage(b"m", 18, transaction=(1, 2)),
+    OutgoingMessage(b"n", 19, encryption=pb.MessageMetadata(encryption_param=b"p")),
+    OutgoingMessage(b"o", 20),
+]
+
+
+@pytest.mark.parametrize("kind", COMPRESSIONS.values(), ids=COMPRESSIONS.keys())
+def test_entries_of_one_encoder_are_those_of_each_message_alone(
+    kind: pb.CompressionType.ValueType,
+) -> None:
+    encode = SingleEncoder("p", 99, kind).encode
+    for message in MESSAGES:
+        metadata, body, sequence_id = encode(message)
+        alone, wanted, _ = encode_single("p", message, 99, kind)
+        assert (body, sequence_id) == (wanted, message.sequence_id)
+        assert make_header(metadata) == make_header(alone)
+
+
+def test_heads_are_those_of_each_entry_alone() -> None:
+    encode = SingleEncoder("p", 99).encode
+    metadatas = [encode(message)[0] for message in MESSAGES]
+    wanted = [make_header(encode_single("p", message, 99)[0]) for message in MESSAGES]
+    assert shared_heads(metadatas, make_header) == wanted
+
+
 @pytest.mark.parametrize("kind", COMPRESSIONS.values(), ids=COMPRESSIONS.keys())
 def test_a_batch_survives(kind: pb.CompressionType.ValueType) -> None:
     messages = [OutgoingMessage(b"%d" % i, i, None if i else "k") for i in range(5)]
-    metadata, body = encode_batch("p", messages, 99, kind)
+    metadata, body, _ = encode_batch("p", messages, 99, kind)
     assert (metadata.num_messages_in_batch, metadata.highest_sequence_id) == (5, 4)
     found = messages_of(*open_entry(body), LIMIT)
     assert [message.payload for message in found] == [b"0", b"1", b"2", b"3", b"4"]
@@ -46,7 +87,7 @@ def test_a_batch_survives(kind: pb.CompressionType.ValueType) -> None:
 def test_text_that_is_not_utf8_is_shown_with_replacement_characters() -> None:
     """C++ producers may put any bytes into keys and properties; readers get text all the same."""
     single = OutgoingMessage(b"x", 0, "kkk", {"ppp": "vvv"})
-    _, body = encode_single("p", single, 99)
+    _, body, _ = encode_single("p", single, 99)
     metadata_from = 10
     raw = body[metadata_from:]
     for text in (b"kkk", b"ppp", b"vvv"):
@@ -86,7 +127,7 @@ def test_lying_bytes_are_refused(body: bytes) -> None:
 
 @pytest.mark.parametrize("kind", [pb.LZ4, pb.ZLIB, pb.ZSTD, pb.SNAPPY])
 def test_more_bytes_than_announced_are_refused(kind: pb.CompressionType.ValueType) -> None:
-    metadata, body = encode_single("p", OutgoingMessage(b"x" * 1000, 0), 1, kind)
+    metadata, body, _ = encode_single("p", OutgoingMessage(b"x" * 1000, 0), 1, kind)
     start = len(body) - len(encode_body(metadata, b""))
     payload = body[-start:]
     metadata.uncompressed_size = 10

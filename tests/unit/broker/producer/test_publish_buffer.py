@@ -23,9 +23,9 @@ class RecordingContext:
         self.stored += count
 
 
-def entry(number: int, size: int) -> tuple[pb.MessageMetadata, bytes]:
+def entry(number: int, size: int) -> tuple[pb.MessageMetadata, bytes, int]:
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=number, publish_time=1)
-    return metadata, b"\x0e\x01" + b"x" * size
+    return metadata, b"\x0e\x01" + b"x" * size, number
 
 
 async def opened(broker: Broker, name: str, topic: str = "local") -> LocalProducer:

@@ -165,6 +165,6 @@ def test_the_send_of_an_entry() -> None:
     ):
         entry = pb.MessageMetadata(**more)  # type: ignore[arg-type] # of different types
         entry.MergeFrom(metadata)
-        ((command, body),) = FrameReader().feed(encode_send(2, entry, b"body"))
+        ((command, body),) = FrameReader().feed(encode_send(2, entry, b"body", 6))
         assert (command.send, body) == (wanted, b"body")
     assert encode(wanted) == encode_command(pb.BaseCommand(type=pb.BaseCommand.SEND, send=wanted))

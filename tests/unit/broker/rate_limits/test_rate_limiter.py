@@ -252,9 +252,9 @@ class RecordingContext:
             self.errors.append(error)
 
 
-def entry(number: int) -> tuple[pb.MessageMetadata, bytes]:
+def entry(number: int) -> tuple[pb.MessageMetadata, bytes, int]:
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=number, publish_time=1)
-    return metadata, b"\x0e\x01body"
+    return metadata, b"\x0e\x01body", number
 
 
 async def local_producer(broker: Broker) -> tuple[LocalProducer, ManualLoop]:

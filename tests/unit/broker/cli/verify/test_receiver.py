@@ -20,8 +20,8 @@ def received(
 def test_chunks_are_one_message_at_the_last_of_them() -> None:
     """As the log is when the connection ended between: one of them is there twice."""
     payload = content_of(("p", 4))
-    metadata, _ = encode_single("p", OutgoingMessage(payload, 4), 1_000)
-    bodies = [body for _, body in chunks_of(metadata, payload, 4)]
+    metadata, _, _ = encode_single("p", OutgoingMessage(payload, 4), 1_000)
+    bodies = [body for _, body, _ in chunks_of(metadata, payload, 4)]
     assert len(bodies) == 4
     assembler = ChunkAssembler(10**6)
     log = [bodies[0], bodies[1], bodies[1], bodies[2], bodies[3]]
@@ -33,7 +33,7 @@ def test_chunks_are_one_message_at_the_last_of_them() -> None:
 
 def test_what_is_acknowledged_of_a_batch_is_left_out() -> None:
     messages = [OutgoingMessage(content_of(("p", number)), number) for number in range(4)]
-    _, body = encode_batch("p", messages, 1_000)
+    _, body, _ = encode_batch("p", messages, 1_000)
     entry = received(7, body, ChunkAssembler(10**6), ack_set=0b1010)
     assert entry.messages == [("p", 1), ("p", 3)]
     assert entry.positions == [(1, 7, 1), (1, 7, 3)]
