@@ -366,7 +366,7 @@ class BrokerConfig(BalancerConfig):
     web_socket_max_text_frame_size: int = 1024 * 1024  # bytes of one JSON text frame
     web_socket_session_idle_timeout_millis: int = 300_000
     web_socket_ping_duration_seconds: int = -1  # -1: only the client pings
-    web_socket_buffer_bytes: int = 2 * 1024 * 1024  # own key: unsent bytes a slow reader may hold
+    web_socket_buffer_bytes: int = 64 * 1024  # own key: with more unsent none are read for a client
     http_max_request_size: int = 64 * 1024 * 1024  # bytes; -1: no limit
     http_max_request_header_size: int = 8192  # bytes of the request line and all headers
     http_max_request_headers: int = 100  # own key

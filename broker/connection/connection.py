@@ -19,8 +19,8 @@ from magnetar.broker.connection.consumer_sink import BinaryConsumerSink
 from magnetar.broker.connection.handlers import FIELDS, HANDLERS
 from magnetar.broker.connection.receive_buffer import FrameBuffer, PauseReason
 from magnetar.broker.connection.send_path import SendPath
-from magnetar.broker.connection.tcp_socket import limit_kernel_buffer, transferred_bytes
 from magnetar.broker.errors import BrokerError
+from magnetar.broker.listener.tcp_socket import limit_kernel_buffer, transferred_bytes
 from magnetar.broker.listener.tls import client_certificate
 from magnetar.broker.producer.producer import Producer, ProducerRequest
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
@@ -72,10 +72,6 @@ UNKNOWN_FRAME_BYTES_MAX: Final = 192 * 1024
 """Of a client that isn't authenticated yet: enough for two large tokens, and no more memory."""
 _LINGER_S = 5.0
 """How long a closed connection may take to read what was still queued for it."""
-_KERNEL_UNSENT_BYTES = 512 * 1024
-"""What the system holds of a connection beyond what is under way: more takes memory of the machine
-for clients that read nothing, and makes nothing faster.
-"""
 _OUTGOING_BYTES_MAX = 16 * 1024 * 1024
 """Unsent bytes at which the client's commands wait until it reads."""
 _HELD_BYTES_MAX = 1024 * 1024
@@ -170,7 +166,7 @@ class Connection(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(
             config.connection_write_buffer_high_bytes, config.connection_write_buffer_low_bytes
         )
-        limit_kernel_buffer(transport, _KERNEL_UNSENT_BYTES)
+        limit_kernel_buffer(transport)
         if (refusal := self.service.add_connection(self)) is not None:
             # Not one line for each: a flood of connections must not fill the log.
             self.refuse(pb.NotAllowedError, refusal, level=logging.DEBUG)

@@ -9,6 +9,9 @@ So, with ``n`` connections, and but for entries larger than a piece, there wait
 - of the broker at most ``BUDGET_BYTES`` + ``PIECE_BYTES`` + n * (``LEAST_PIECE_BYTES`` + 2 *
   ``high``).
 
+What a WebSocket consumer's session has decoded and not sent counts as well: none is handed to it
+while that is ``webSocketBufferBytes``, or while its socket takes nothing.
+
 A connection whose socket takes what it gets always gets another piece, however much waits for
 others. Answers to commands aren't counted: they end by the client not being read any more.
 """

@@ -2,9 +2,10 @@
 
 Credit is what the client may still be sent. The broker's permits follow the credit, so nothing is
 fetched that the client hasn't room for, except the rest of a batch and up to one message a
-partition. Bytes decoded and not yet written to the client are bounded: above the limit the sinks
-aren't writable. Chunked messages are put together here, within a bound of their own: were their
-chunks counted above, the rest of a large message could never come.
+partition. Bytes decoded and not yet written to the client are bounded: above the limit, and while
+the client's socket takes nothing, the sinks aren't writable. Chunked messages are put together
+here, within a bound of their own: were their chunks counted above, the rest of a large message
+could never come.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from magnetar.managed_ledger.position import EARLIEST
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from magnetar.broker.dispatch.unsent_budget import UnsentBudget
     from magnetar.broker.protocol.topic_name import TopicName
     from magnetar.broker.service.broker_service import BrokerService
     from magnetar.broker.subscription.consumer import Consumer, SubscribeRequest
@@ -146,7 +148,7 @@ class _Source:
 
     @property
     def writable(self) -> bool:
-        return self.consumer_feed.buffered_bytes < self.consumer_feed.buffer_bytes_max
+        return self.consumer_feed.writable
 
     def deliver(
         self,
@@ -231,17 +233,21 @@ class InternalConsumer:
         on_ready: Callable[[], None],
         on_lost: Callable[[], None],
         buffer_bytes_max: int,
+        budget: UnsentBudget | None = None,
     ) -> None:
         """
         Args:
             on_ready: called when deliveries arrived; take them before or after, on the loop.
             on_lost: the broker closed a consumer (topic unloaded, deleted or moved).
+            budget: what is buffered counts there.
         """
         self._service = service
         self._on_ready = on_ready
         self._on_lost = on_lost
         self.buffer_bytes_max = buffer_bytes_max
         self.buffered_bytes = 0
+        self._budget, self._counted_bytes = budget, 0
+        self._stalled = False
         self.credit = 0
         self.closed = False
         self.crypto_action = CONSUME
@@ -547,9 +553,27 @@ class InternalConsumer:
 
     def announce(self) -> None:
         if self.buffered_bytes >= self.buffer_bytes_max:
-            self._paused = True
-            self._connections.pause()
+            self._pause()
+        self._count_buffered()
         self._on_ready()
+
+    @property
+    def writable(self) -> bool:
+        return self.buffered_bytes < self.buffer_bytes_max and not self._stalled
+
+    def stall(self) -> None:
+        """The client's socket takes nothing now: what is buffered waits until `release`."""
+        self._stalled = True
+        self._pause()
+
+    def _count_buffered(self) -> None:
+        if self._budget is not None:
+            self._budget.changed(self.buffered_bytes - self._counted_bytes)
+            self._counted_bytes = self.buffered_bytes
+
+    def _pause(self) -> None:
+        self._paused = True
+        self._connections.pause()
 
     def take(self, count_max: int) -> list[ConsumedMessage]:
         """Up to that many deliveries, within the credit, which they use up."""
@@ -561,6 +585,8 @@ class InternalConsumer:
     def release(self, deliveries: Sequence[ConsumedMessage]) -> None:
         """These were handed to the client's socket: their bytes are free again."""
         self.buffered_bytes -= sum(d.message.held_bytes for d in deliveries)
+        self._stalled = False
+        self._count_buffered()
         if self._unpacker is not None and self.buffered_bytes < self.buffer_bytes_max:
             self._unpacker.on_room()
         if self._paused and self.buffered_bytes <= self.buffer_bytes_max // 2:
@@ -767,6 +793,7 @@ class InternalConsumer:
         self._connections.close()
         self.ready.clear()
         self.buffered_bytes = 0
+        self._count_buffered()
 
 
 _NOTHING: Final[deque[ConsumedMessage]] = deque(maxlen=0)

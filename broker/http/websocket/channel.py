@@ -39,6 +39,8 @@ class WebSocketChannel:
         # deque or an asyncio.Event (which has one) takes 760 bytes.
         self._queue: list[tuple[Sequence[str], Callable[[], None] | None]] = []
         self._unsent = 0  # queued, or taken by the writer and not yet sent
+        self.is_blocked = False
+        """The writer waits until the socket takes more. Otherwise sending doesn't wait."""
         self._writing: asyncio.Task[None] | None = None
         self._writer: asyncio.Future[None] | None = None  # waits for something to write
         self._end_reading: Callable[[], object] | None = None
@@ -152,7 +154,9 @@ class WebSocketChannel:
             while self._queue:
                 batch, self._queue = self._queue, []
                 for texts, on_sent in batch:
+                    self.is_blocked = True
                     await websocket.send({"type": "websocket.send", "texts": texts})
+                    self.is_blocked = False
                     self._last_frame_s = loop.time()  # slow, but alive
                     self._unsent -= len(texts)
                     if on_sent is not None:

@@ -96,12 +96,17 @@ def _encryption_context(metadata: pb.MessageMetadata) -> dict[str, Any]:
     return context
 
 
-def _light(ready: Iterable[ConsumedMessage]) -> int:
-    """How many of the next ones can be written in a turn of the loop; 0: the first one can't."""
+def _light(ready: Iterable[ConsumedMessage], bytes_max: int) -> int:
+    """How many of the next ones can be written in a turn of the loop; 0: the first one can't.
+
+    Args:
+        bytes_max: of them, but one may be larger: for a client that doesn't read they are in memory
+            as messages and as text.
+    """
     count = size = 0
     for delivery in islice(ready, _PUSH_AT_ONCE):
         size += delivery.message.held_bytes
-        if size > HEAVY_BYTES:
+        if size > (bytes_max if count else HEAVY_BYTES):
             break
         count += 1
     return count
@@ -111,13 +116,14 @@ class _ReceivingSession(Session):
     """The common part of consumers and readers: it pushes under credit, and reads frames."""
 
     def __init__(self, service: BrokerService) -> None:
-        self._service = service
+        self._service, self._budget = service, service.unsent_budget
         self._channel: WebSocketChannel | None = None
         self._pushing = False
         self._long_push: asyncio.Task[None] | None = None
         self._shows_topic = False
         self.consumer_feed = InternalConsumer(
-            service, self._push_soon, self._on_lost, service.config.web_socket_buffer_bytes
+            *(service, self._push_soon, self._on_lost, service.config.web_socket_buffer_bytes),
+            self._budget,
         )
 
     async def run(self, channel: WebSocketChannel) -> None:
@@ -157,9 +163,13 @@ class _ReceivingSession(Session):
             self._push_soon()
 
     def _push_soon(self) -> None:
-        if not self._pushing and self._channel is not None:
+        """Push in a turn of the topic's: hundreds of sessions may want to in one tick."""
+        ready = self.consumer_feed.ready
+        if ready and not self._pushing and self._channel is not None:
             self._pushing = True
-            asyncio.get_running_loop().call_soon(self._push)
+            name = ready[0].topic
+            topic = self._service.topics.get(name, name)
+            self._service.dispatch_turns.add(topic, self._push)
 
     def _push(self) -> None:
         self._pushing = False
@@ -171,10 +181,13 @@ class _ReceivingSession(Session):
             or consumer_feed.credit <= 0
         ):
             return
+        if channel.is_blocked:  # `_on_sent` goes on
+            consumer_feed.stall()
+            return
         count = _PUSH_AT_ONCE
         if (
-            consumer_feed.buffered_bytes > HEAVY_BYTES
-            and (count := _light(consumer_feed.ready)) == 0
+            consumer_feed.buffered_bytes > (bytes_max := self._budget.piece_bytes // 4)
+            and (count := _light(consumer_feed.ready, bytes_max)) == 0
         ):
             self._pushing = True
             push = self._push_long(channel, self._admit(consumer_feed.take(1)))
@@ -182,7 +195,7 @@ class _ReceivingSession(Session):
             return
         if deliveries := self._admit(consumer_feed.take(count)):
             channel.send(
-                *map(self._text_of, deliveries), on_sent=partial(consumer_feed.release, deliveries)
+                *map(self._text_of, deliveries), on_sent=partial(self._on_sent, deliveries)
             )
         if consumer_feed.ready and consumer_feed.credit > 0:
             self._push_soon()
@@ -193,9 +206,14 @@ class _ReceivingSession(Session):
         """A large message, written as JSON in a thread; the next ones wait for it."""
         for delivery in deliveries:
             text = await self._service.schemas.in_value_thread(lambda d=delivery: self._text_of(d))  # type: ignore[misc]
-            channel.send(text, on_sent=partial(self.consumer_feed.release, (delivery,)))
+            channel.send(text, on_sent=partial(self._on_sent, (delivery,)))
         self._pushing = False
         if self.consumer_feed.ready and self.consumer_feed.credit > 0:
+            self._push_soon()
+
+    def _on_sent(self, deliveries: Sequence[ConsumedMessage]) -> None:
+        self.consumer_feed.release(deliveries)
+        if self.consumer_feed.ready:
             self._push_soon()
 
     def _text_of(self, delivery: ConsumedMessage) -> str:

@@ -17,9 +17,12 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.protocol import State
 
 from magnetar.broker.http.websocket.frame_reader import WebSocketFrameReader
+from magnetar.broker.listener.tcp_socket import limit_kernel_buffer
 
 ABORT_S = 15.0
 """After the end of a session; the close handshake has ten of them (uvicorn)."""
+_UNSENT_BYTES_MAX = 4 * 1024
+"""Of one socket, beyond what the system takes: nothing more is sent meanwhile."""
 _SLICE_BYTES = 4 * 1024
 _TURN_S = 0.01
 """Of the loop, for what one read brought: a frame may be six bytes, and takes 15 µs."""
@@ -134,6 +137,8 @@ class CorkedWebSocketProtocol(WebSocketsSansIOProtocol):
         self.queue = _Inbox()  # type: ignore[assignment]  # as much of a queue as is used
         self.writable = _OpenEvent()  # type: ignore[assignment]  # the same of an event
         super().connection_made(transport)
+        self.transport.set_write_buffer_limits(_UNSENT_BYTES_MAX)
+        limit_kernel_buffer(transport)
 
     _frames: WebSocketFrameReader | None = None  # from the first bytes behind the handshake on
     _texts: list[str] | None = None  # of an event that the application has not taken yet

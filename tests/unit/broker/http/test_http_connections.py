@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from magnetar.broker.connection.tcp_socket import transferred_bytes
 from magnetar.broker.http.routes import broker_stats
 from magnetar.broker.http.server.app import create_app
+from magnetar.broker.listener.tcp_socket import transferred_bytes
 from tests.unit.broker.doubles import Broker
 from tests.unit.broker.http.authorized import client_of
 
