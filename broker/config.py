@@ -325,6 +325,8 @@ class BrokerConfig(BalancerConfig):
     # Only bookies of these groups get new ledgers; commas between. Groups: racks-info.
     bookkeeper_client_isolation_groups: str = ""
     bookkeeper_client_secondary_isolation_groups: str = ""  # where those have too few bookies
+    # Topics of namespaces without groups of their own are kept on bookies that are in no group.
+    strict_bookie_affinity_enabled: bool = False
     bookkeeper_disk_weight_based_placement_enabled: bool = False
     bookkeeper_bookie_max_weight_multiple_for_weight_based_placement: float = 3.0
     bookkeeper_client_get_bookie_info_interval_seconds: int = 86_400

@@ -71,10 +71,6 @@ _LACKING: Final = {
     ),
     "sslFactoryPlugin": ("org.apache.pulsar.common.util.DefaultPulsarSslFactory", _PEM),
     "strictAuthMethod": ("false", "providers are asked in turn where a client names none"),
-    "strictBookieAffinityEnabled": (
-        "false",
-        "bookies of other groups are used when those of the namespace do not suffice",
-    ),
     "strictTopicNameEnabled": ("false", "topics may be named like partitions"),
     "strictlyVerifySubscriptionName": ("false", "subscriptions may have any name"),
     "subscriptionPatternMaxLength": ("50", "the limit is 50 characters"),

@@ -24,7 +24,10 @@ _log = logging.getLogger(__name__)
 
 LOCAL_POLICIES_ROOT = "/admin/local-policies"
 POLICIES_ROOT = "/admin/policies"
-ANTI_AFFINITY_GROUP = "namespaceAntiAffinityGroup"  # Pulsar's name of the field
+# Pulsar's names of the fields.
+ANTI_AFFINITY_GROUP = "namespaceAntiAffinityGroup"
+BOOKIE_AFFINITY = "bookieAffinityGroup"
+_AFFINITY_FIELDS: Final = ("bookkeeperAffinityGroupPrimary", "bookkeeperAffinityGroupSecondary")
 _COPY_RETRY_S: Final = 1.0
 _HEARTBEAT = re.compile(r"pulsar/[^/]+:\d+")
 
@@ -32,6 +35,28 @@ _HEARTBEAT = re.compile(r"pulsar/[^/]+:\d+")
 def is_heartbeat(namespace: str) -> bool:
     """Tells whether a namespace is a broker's, ``pulsar/host:port``: one bundle, no policies."""
     return _HEARTBEAT.fullmatch(namespace) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class BookieAffinity:
+    """Names of groups of bookies, with commas, as they were given; None: not given.
+
+    Attributes:
+        secondary: taken, too, where the primary groups have too few bookies.
+    """
+
+    primary: str | None = None
+    secondary: str | None = None
+
+    @classmethod
+    def of_stored(cls, stored: Mapping[str, Any]) -> "BookieAffinity":
+        """Out of Pulsar's BookieAffinityGroupData; what is no text is as if it wasn't given."""
+        names = (stored.get(field) for field in _AFFINITY_FIELDS)
+        return cls(*(name if isinstance(name, str) else None for name in names))
+
+    def to_stored(self) -> dict[str, str]:
+        names = zip(_AFFINITY_FIELDS, (self.primary, self.secondary), strict=True)
+        return {field: name for field, name in names if name is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +167,7 @@ class BundleFactory:
         Raises:
             InvalidBundleError: the stored local policies can't be read.
         """
-        local = await self._local.get(f"{LOCAL_POLICIES_ROOT}/{namespace}")
-        group = None if local is None else local.value.other_fields.get(ANTI_AFFINITY_GROUP)
+        group = (await self._other_fields(namespace) or {}).get(ANTI_AFFINITY_GROUP)
         return group if isinstance(group, str) else None
 
     async def set_anti_affinity_group(self, namespace: str, group: str | None) -> None:
@@ -152,6 +176,31 @@ class BundleFactory:
         Raises:
             InvalidBundleError: there is no such namespace, or what is stored can't be read.
         """
+        await self._set_other_field(namespace, ANTI_AFFINITY_GROUP, group)
+
+    async def bookie_affinity(self, namespace: str) -> BookieAffinity | None:
+        """Groups of bookies that the namespace's ledgers are kept on; None: it has none.
+
+        Raises:
+            InvalidBundleError: the stored local policies can't be read.
+        """
+        stored = (await self._other_fields(namespace) or {}).get(BOOKIE_AFFINITY)
+        return BookieAffinity.of_stored(stored) if isinstance(stored, dict) else None
+
+    async def set_bookie_affinity(self, namespace: str, affinity: BookieAffinity | None) -> None:
+        """Store the groups, or take them away; see ``set_anti_affinity_group``."""
+        value = None if affinity is None else affinity.to_stored()
+        await self._set_other_field(namespace, BOOKIE_AFFINITY, value)
+
+    async def is_stored(self, namespace: str) -> bool:
+        """Tell whether the namespace has local policies: they are written at its first use."""
+        return await self._other_fields(namespace) is not None
+
+    async def _other_fields(self, namespace: str) -> Mapping[str, Any] | None:
+        local = await self._local.get(f"{LOCAL_POLICIES_ROOT}/{namespace}")
+        return None if local is None else local.value.other_fields
+
+    async def _set_other_field(self, namespace: str, field: str, content: Any) -> None:
         await self.bundles(namespace)  # so that there is a document to change
         path = f"{LOCAL_POLICIES_ROOT}/{namespace}"
 
@@ -159,9 +208,9 @@ class BundleFactory:
             if value is None:
                 raise InvalidBundleError(f"namespace {namespace} does not exist")
             local = LocalPolicies.decode(namespace, value)
-            others = {k: v for k, v in local.other_fields.items() if k != ANTI_AFFINITY_GROUP}
-            if group is not None:
-                others[ANTI_AFFINITY_GROUP] = group
+            others = {k: v for k, v in local.other_fields.items() if k != field}
+            if content is not None:
+                others[field] = content
             return LocalPolicies(local.bundles, others).encode()
 
         await update(self._store, path, change)

@@ -1,10 +1,22 @@
 """Settings of one managed ledger; frozen, shared by all topics of a namespace."""
 
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, TypeAlias
 
 from magnetar.bookkeeper.ledger_metadata import DIGEST_CRC32C
 from magnetar.managed_ledger.entry_form import HEADS_IN_FRONT, EntryForm
 from magnetar.managed_ledger.offload.config import NO_OFFLOAD, OffloadConfig
+
+PlacementMetadata: TypeAlias = Callable[[], Awaitable[Mapping[str, bytes]]]
+"""Custom metadata that names groups of bookies. Raises MetadataError: it can't be told now."""
+_ANY_BOOKIES: Final[Mapping[str, bytes]] = MappingProxyType({})
+
+
+async def no_placement_metadata() -> Mapping[str, bytes]:
+    """Ledgers are kept where the client's placement puts them."""
+    return _ANY_BOOKIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +35,8 @@ class ManagedLedgerConfig:
     """Of new ledgers, see ``LedgerConfig``."""
     form: EntryForm = HEADS_IN_FRONT
     """How entries lie in ledgers."""
+    placement_metadata: PlacementMetadata = no_placement_metadata
+    """Asked for each new ledger, so that a change holds from the next one on."""
 
     create_if_missing: bool = True
     ledger_entries_max: int = 50_000

@@ -421,9 +421,10 @@ class AsyncLedgerWriter:
                 f"{bookie} ({codes.code_name(self._refusals.get(bookie, codes.UNAVAILABLE))})"
                 for bookie in sorted(effect.failed.values())
             )
+            restriction = self._placement.restriction
             raise NotEnoughBookiesError(
-                f"ledger {self.ledger_id}: nobody can replace {failed}; "
-                f"other writable bookies: {sorted(others)}"
+                f"ledger {self.ledger_id}: nobody can replace {failed}; other writable bookies: "
+                f"{sorted(others)}{restriction and f'; may be taken: {restriction}'}"
             )
         return change_ensemble(metadata, effect.first_entry, chosen)
 

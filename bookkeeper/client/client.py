@@ -63,13 +63,18 @@ class BookKeeperClient:
         """A new, empty ledger: one metadata put, no bookie is contacted.
 
         Args:
+            custom_metadata: names groups of bookies that it is kept on, or not; see
+                ``placement.isolation``.
             above: the new ledger's id shall exceed this one's, so that positions in both ascend.
         Raises:
-            NotEnoughBookiesError: fewer bookies accept writes than the ensemble needs.
+            NotEnoughBookiesError: fewer bookies accept writes, or are in the groups, than the
+                ensemble needs.
             ValueTooLargeError: too much custom metadata; there is no ledger.
             MetadataError: the store failed.
         """
-        ensemble = self._placement.new_ensemble(
+        custom = {**self.custom_metadata, **custom_metadata}
+        placement = self._placement.for_ledger(custom)
+        ensemble = placement.new_ensemble(
             config.ensemble_size, config.write_quorum, config.ack_quorum, self.bookies.writable
         )
         token = self._rng.getrandbits(63)
@@ -82,7 +87,7 @@ class BookKeeperClient:
                 ack_quorum=config.ack_quorum,
                 segments=(EnsembleSegment(0, ensemble),),
                 password=config.password,
-                custom_metadata={**self.custom_metadata, **custom_metadata},
+                custom_metadata=custom,
                 created_ms=created_ms,
                 creator_token=token,
                 digest_type=config.digest_type,
@@ -90,7 +95,7 @@ class BookKeeperClient:
             above,
         )
         return AsyncLedgerWriter(
-            *(created, self.ledgers, self.bookies, self._placement, self._config, self.replicas),
+            *(created, self.ledgers, self.bookies, placement, self._config, self.replicas),
             deferred_sync=config.deferred_sync,
         )
 

@@ -219,7 +219,10 @@ class TopicCompaction:
         log, config = self.log, self.log.config
         writer = await log.client.create_ledger(
             LedgerConfig(config.ensemble_size, config.write_quorum, config.ack_quorum, b""),
-            compacted_metadata(log.name, self.name, format_position(upto)),
+            {
+                **compacted_metadata(log.name, self.name, format_position(upto)),
+                **await config.placement_metadata(),
+            },
             above=-1 if old is None else old.ledger_id,
         )
         handle, waiting, size = WriteHandle(writer, _WRITE_BYTES), list[Buffer](), 0

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from magnetar.broker.policies.bookie_affinity import AFFINITY_PATH, AFFINITY_SCHEMA
 from magnetar.broker.policies.documents import QUOTA_SCHEMA, QUOTA_TYPES
 from magnetar.broker.policies.table import POLICIES, Policy, PolicyRoute
 
@@ -61,6 +62,13 @@ def editable_policies(*, is_topic: bool) -> Mapping[str, EditablePolicy]:
             path="backlogQuota",
             query={"backlogQuotaType": kind},
             of_namespace=key if is_topic else "",
+        )
+    if not is_topic:
+        found[AFFINITY_PATH] = EditablePolicy(
+            key=AFFINITY_PATH,
+            title="groups of bookies that store its ledgers, from each topic's next one on",
+            schema=AFFINITY_SCHEMA,
+            path=AFFINITY_PATH,
         )
     return found
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from magnetar.broker.console.admin_api import AdminError, get
+from magnetar.broker.console.affinity_row import affinity_rows
 from magnetar.broker.console.bookie_view import ONLY_A_RACK
 from magnetar.broker.console.formats import segment, span
 from magnetar.broker.console.pulsar_cursors import delivery_of
@@ -216,7 +217,9 @@ class PulsarSource(Source):
     async def namespace_policies(self, tenant: str, namespace: str) -> list[tuple[str, Any, str]]:
         """From the namespace's document; what it leaves to the broker has no value."""
         document = await self._document(tenant, namespace)
-        return namespace_rows(set_policies(document, await self.cluster()))
+        rows = namespace_rows(set_policies(document, await self.cluster()))
+        path = f"namespaces/{segment(tenant)}/{segment(namespace)}"
+        return rows + await affinity_rows(self.api, path)
 
     async def _document(self, tenant: str, namespace: str) -> Any:
         return await get(self.api, f"namespaces/{segment(tenant)}/{segment(namespace)}")

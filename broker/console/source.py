@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from magnetar.broker.console.admin_api import AdminError, get
+from magnetar.broker.console.affinity_row import affinity_rows
 from magnetar.broker.console.broker_view import LoadReports
 from magnetar.broker.console.draft import produce_path
 from magnetar.broker.console.formats import segment
@@ -284,9 +285,10 @@ class Source:
 
     async def namespace_policies(self, tenant: str, namespace: str) -> list[tuple[str, Any, str]]:
         """As ``policies``, of a namespace. Raises AdminError."""
-        path = f"namespaces/{segment(tenant)}/{segment(namespace)}/policies"
-        found = await get(self.api, path, applied=True)
-        return [(name, each.get("value"), each.get("source", "")) for name, each in found.items()]
+        path = f"namespaces/{segment(tenant)}/{segment(namespace)}"
+        found = await get(self.api, f"{path}/policies", applied=True)
+        rows = [(name, each.get("value"), each.get("source", "")) for name, each in found.items()]
+        return rows + await affinity_rows(self.api, path)
 
     async def messages(self, topic: TopicPath, query: Mapping[str, str]) -> dict[str, Any]:
         """Stored messages, see the route ``messages`` of a topic. Raises AdminError."""

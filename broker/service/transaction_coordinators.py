@@ -24,7 +24,7 @@ from magnetar.broker.errors import (
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.service.access_control import roles_of
-from magnetar.broker.topic.persistent_topic import ledger_config
+from magnetar.broker.topic.ledger_settings import ledger_config
 from magnetar.broker.transaction.async_coordinator import AsyncCoordinator
 from magnetar.broker.transaction.coordinator import UINT64, Coordinator
 from magnetar.bundles.errors import BundleError
@@ -157,7 +157,8 @@ class TransactionCoordinators:
             service.run,
         )
         try:
-            await coordinator.open(service.ledgers, ledger_config(service, policies), number)
+            config = ledger_config(service, policies, self._topic)
+            await coordinator.open(service.ledgers, config, number)
         except BrokerError as error:
             self.failures[number] = str(error)
             raise

@@ -30,7 +30,6 @@ from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.producer.deduplication import DEDUPLICATION_CURSOR, Deduplication
 from magnetar.broker.producer.joined_batches import joined
 from magnetar.broker.producer.producer import PublishBatch
-from magnetar.broker.protocol.stored_entries import PulsarEntries
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.subscription.consumer import SubscribeRequest
 from magnetar.broker.subscription.persistent_subscription import (
@@ -42,13 +41,13 @@ from magnetar.broker.subscription.transactional_acks import TransactionalAcks
 from magnetar.broker.topic.backlog_check import BacklogCheck
 from magnetar.broker.topic.compaction_subscription import CompactionSubscription
 from magnetar.broker.topic.entry_metadata import INDEX_PROPERTY, entry_metadata_writer
+from magnetar.broker.topic.ledger_settings import ledger_config
 from magnetar.broker.topic.publish_metrics import PublishMetrics
 from magnetar.broker.topic.topic import RESERVED_SUBSCRIPTIONS, Topic
 from magnetar.broker.transaction.topic_transactions import TRANSACTION_PROPERTIES, TopicTransactions
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.broker.transaction.view import TransactionView
 from magnetar.managed_ledger.append_core import AppendDone
-from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.cursor.cursor import Cursor
 from magnetar.managed_ledger.cursor.errors import CursorBusyError
 from magnetar.managed_ledger.errors import (
@@ -165,7 +164,7 @@ class PersistentTopic(Topic):
 
     def policies_changed(self) -> None:
         super().policies_changed()
-        config = ledger_config(self.service, self.policies)
+        config = ledger_config(self.service, self.policies, self.name)
         if config != self.ledger.config:
             self.ledger.configure(config)
         if self._deduplication_differs():
@@ -745,31 +744,3 @@ class PersistentTopic(Topic):
             "lastOffloadSuccessTimeStamp": offloads.last_success_ms,
             "lastOffloadFailureTimeStamp": offloads.last_failure_ms,
         }
-
-
-def ledger_config(service: BrokerService, policies: EffectivePolicies) -> ManagedLedgerConfig:
-    """How a topic with these policies stores its entries, now or from now on."""
-    config = service.config
-    persistence = policies.persistence
-    write_quorum = min(persistence.write_quorum, persistence.ensemble)
-    return ManagedLedgerConfig(
-        ensemble_size=persistence.ensemble,
-        write_quorum=write_quorum,
-        ack_quorum=min(persistence.ack_quorum, write_quorum),
-        password=config.managed_ledger_password.encode(),
-        digest_type=config.digest_type,
-        form=PulsarEntries(is_clock_ahead=service.virtual_clock is not None),
-        ledger_entries_max=config.managed_ledger_max_entries_per_ledger,
-        ledger_bytes_max=config.managed_ledger_max_size_per_ledger_mbytes << 20,
-        ledger_age_min_ms=config.managed_ledger_min_ledger_rollover_time_minutes * 60_000,
-        ledger_age_max_ms=config.managed_ledger_max_ledger_rollover_time_minutes * 60_000,
-        retention_ms=policies.retention.time_ms,
-        retention_bytes=policies.retention.size_bytes,
-        offload=policies.offload,
-        cursor_ensemble_size=config.managed_ledger_default_ensemble_size,
-        cursor_write_quorum=config.managed_ledger_default_write_quorum,
-        cursor_ack_quorum=config.managed_ledger_default_ack_quorum,
-        mark_delete_rate=policies.persistence.mark_delete_rate,
-        cursor_ledger_entries_max=config.managed_ledger_cursor_max_entries_per_ledger,
-        cursor_ledger_age_max_ms=config.managed_ledger_cursor_rollover_time_in_seconds * 1000,
-    )

@@ -23,8 +23,9 @@ from magnetar.broker.errors import (
 )
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.protocol.topic_name import TopicName, is_system_topic
+from magnetar.broker.topic.ledger_settings import ledger_config
 from magnetar.broker.topic.non_persistent_topic import NonPersistentTopic
-from magnetar.broker.topic.persistent_topic import PersistentTopic, ledger_config
+from magnetar.broker.topic.persistent_topic import PersistentTopic
 from magnetar.broker.topic.topic import Topic
 from magnetar.bundles.errors import BundleError
 from magnetar.bundles.lookup import BrokerLookup
@@ -198,7 +199,8 @@ class TopicLoader:
         creating = self._creating.setdefault(name.namespace, set())
         creating.add(name.full)
         try:
-            ledger = await service.ledgers.open(name.ml_name, ledger_config(service, policies))
+            config = ledger_config(service, policies, name)
+            ledger = await service.ledgers.open(name.ml_name, config)
         finally:
             creating.discard(name.full)
             if not creating:

@@ -317,7 +317,10 @@ class CursorWriter:
                 config.password,
                 digest_type=config.digest_type,
             ),
-            cursor_metadata(self._view.name, self._name, self._store.writer),
+            {
+                **cursor_metadata(self._view.name, self._name, self._store.writer),
+                **await config.placement_metadata(),
+            },
         )
         ledger = CursorLedger(writer, self._view.now_ms())
         try:

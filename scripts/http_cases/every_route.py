@@ -62,7 +62,6 @@ MAKES = re.compile(
 KNOWN = (
     (r".*/replicateSubscriptionState", "later versions have it"),
     (r".*DELETE .*/schemaValidationEnforced", "the Go client calls it"),
-    (r".*/persistence/bookieAffinity", "refused until the feature exists"),
     (r".*/schemas/.*", "202 for writes; 404 where there is no schema"),
     (r"(bad name|domain): GET /lookup/.*", "500 there"),
     (r"(tenant|namespace): GET /lookup/.*/bundle", "a missing namespace is 404"),

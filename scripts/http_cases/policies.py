@@ -14,6 +14,7 @@ REASON = "known: reason instead of plain text or HTML"
 
 SIZES = {"bookkeeperEnsemble": 1, "bookkeeperWriteQuorum": 1, "bookkeeperAckQuorum": 1}
 DISPATCH = {"dispatchThrottlingRateInMsg": 5, "ratePeriodInSecond": 2}
+AFFINITY = {"bookkeeperAffinityGroupPrimary": "ssd", "bookkeeperAffinityGroupSecondary": "hdd"}
 INACTIVE = {
     "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
     "maxInactiveDurationSeconds": 60,
@@ -249,8 +250,14 @@ def _one_level_of_the_rest(ns: str, topic: str) -> list[Case]:
         ("POST", f"{topic}/replicateSubscriptionState", False, NEWER),
         ("DELETE", f"{topic}/replicateSubscriptionState", None, NEWER),
         ("DELETE", f"{topic}/dispatcherPauseOnAckStatePersistent", None, ""),
-        ("GET", f"{ns}/persistence/bookieAffinity", None, UNSET),
         ("DELETE", f"{ns}/persistence/bookieAffinity", None, ""),
+        ("GET", f"{ns}/persistence/bookieAffinity", None, ""),
+        ("POST", f"{ns}/persistence/bookieAffinity", AFFINITY, ""),
+        ("GET", f"{ns}/persistence/bookieAffinity", None, ""),
+        ("POST", f"{ns}/persistence/bookieAffinity", {}, ""),
+        ("GET", f"{ns}/persistence/bookieAffinity", None, ""),
+        ("POST", f"{ns}/persistence/bookieAffinity", [], REASON),
+        ("GET", f"{ns}-none/persistence/bookieAffinity", None, ""),
         ("DELETE", f"{ns}/antiAffinity", None, ""),
         ("GET", f"{ns}/dispatcherPauseOnAckStatePersistent", None, ""),
         ("DELETE", f"{ns}/dispatcherPauseOnAckStatePersistent", None, ""),
@@ -273,7 +280,6 @@ def _refused(ns: str, topic: str) -> list[Case]:
         ("POST", f"{ns}/dispatcherPauseOnAckStatePersistent", None, NOT_HERE),
         ("POST", f"{ns}/antiAffinity", "group", ""),
         ("GET", f"{ns}/antiAffinity", None, ""),
-        ("POST", f"{ns}/persistence/bookieAffinity", {}, ""),
         ("POST", f"{ns}/resourcegroup/nope", None, ""),
         ("GET", f"{ns}/resourcegroup", None, UNSET),
         ("DELETE", f"{ns}/resourcegroup", None, ""),

@@ -288,33 +288,44 @@ async def bookies_of_all(apache: Apache, ledger_ids: list[int]) -> set[str]:
 
 
 def test_ledgers_keep_to_the_group_that_racks_info_says(apache: Apache, tmp_path: Path) -> None:
-    """The node has the form and the place of Pulsar's."""
-    members = {each.bookie_id for each in apache.bookies[:2]}
+    """The node has the form and the place of Pulsar's; a namespace may have groups of its own."""
+    members, others = (
+        {each.bookie_id for each in part} for part in (apache.bookies[:2], apache.bookies[2:])
+    )
     settings = [f"bookkeeperMetadataServiceUri={apache.uri}", "bookkeeperClientIsolationGroups=ssd"]
     settings += [f"managedLedgerDefault{n}=2" for n in ("EnsembleSize", "WriteQuorum", "AckQuorum")]
     options = [word for each in settings for word in ("--set", each)]
     with BrokerProcess(tmp_path / "broker", apache.zookeeper.url("/groups"), *options) as broker:
         racks = f"{broker.admin_url}/admin/v2/bookies/racks-info"
         try:
-            for name in members:
-                info = {"rack": "/r1", "hostname": "host"}
-                done = httpx.post(f"{racks}/{name}", params={"group": "ssd"}, json=info)
-                assert done.is_success
-            topics = [f"persistent://public/default/grouped-{n}" for n in range(8)]
-            for topic in topics:
-                send(broker.service_url, topic, [b"x"])
-            ledger_ids = []
-            for topic in topics:
-                path = topic.replace("://", "/")
-                stats = httpx.get(f"{broker.admin_url}/admin/v2/{path}/internalStats").json()
-                ledger_ids += [each["ledgerId"] for each in stats["ledgers"]]
-            assert asyncio.run(bookies_of_all(apache, ledger_ids)) == members
-            assert asyncio.run(node_of(apache, "/bookies")) == {
-                "ssd": {name: {"rack": "/r1", "hostname": "host"} for name in members}
-            }
+            info = {"rack": "/r1", "hostname": "host"}
+            groups = {"ssd": dict.fromkeys(members, info), "hdd": dict.fromkeys(others, info)}
+            for group, bookies in groups.items():
+                for name in bookies:
+                    done = httpx.post(f"{racks}/{name}", params={"group": group}, json=info)
+                    assert done.is_success
+            assert asyncio.run(node_of(apache, "/bookies")) == groups
+            assert bookies_of_new_topics(apache, broker, "public/default") == members
+            archive = f"{broker.admin_url}/admin/v2/namespaces/public/archive"
+            assert httpx.put(archive).is_success
+            affinity = {"bookkeeperAffinityGroupPrimary": "hdd"}
+            assert httpx.post(f"{archive}/persistence/bookieAffinity", json=affinity).is_success
+            assert bookies_of_new_topics(apache, broker, "public/archive") == others
         finally:
-            for name in members:
+            for name in members | others:
                 httpx.delete(f"{racks}/{name}")
+
+
+def bookies_of_new_topics(apache: Apache, broker: BrokerProcess, namespace: str) -> set[str]:
+    """Those that store the first ledgers of eight topics."""
+    ledger_ids = []
+    for number in range(8):
+        topic = f"persistent://{namespace}/grouped-{number}"
+        send(broker.service_url, topic, [b"x"])
+        path = topic.replace("://", "/")
+        stats = httpx.get(f"{broker.admin_url}/admin/v2/{path}/internalStats").json()
+        ledger_ids += [each["ledgerId"] for each in stats["ledgers"]]
+    return asyncio.run(bookies_of_all(apache, ledger_ids))
 
 
 async def node_of(apache: Apache, path: str) -> object:

@@ -37,6 +37,10 @@ PASSWORD = "of all ledgers"
 POLICIES: dict[str, Any] = {
     f"/namespaces/{NAMESPACE}/messageTTL": 86_400,
     f"/namespaces/{NAMESPACE}/antiAffinity": "apart",
+    f"/namespaces/{NAMESPACE}/persistence/bookieAffinity": {
+        "bookkeeperAffinityGroupPrimary": "ssd",
+        "bookkeeperAffinityGroupSecondary": "hdd",
+    },
     f"/namespaces/{NAMESPACE}/dispatchRate": {
         "dispatchThrottlingRateInMsg": 1_000_000,
         "dispatchThrottlingRateInByte": -1,

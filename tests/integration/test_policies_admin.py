@@ -200,10 +200,6 @@ def test_permissions_properties_and_clusters(admin: httpx.Client, space: str) ->
 
 def test_groups_that_don_t_exist(admin: httpx.Client, space: str) -> None:
     base = f"/namespaces/{space}"
-    bookies = f"{base}/persistence/bookieAffinity"
-    assert admin.get(bookies).status_code == 204
-    assert admin.post(bookies, json={"bookkeeperAffinityGroupPrimary": "a"}).status_code == 412
-    assert admin.delete(bookies).status_code == 204
     assert reason(admin.post(f"{base}/resourcegroup/g")) == (412, "ResourceGroup does not exist")
 
 

@@ -7,10 +7,18 @@ from typing import Final, TypeAlias
 
 from magnetar.bookkeeper.client.placement.policy import EnsemblePlacementPolicy
 from magnetar.bookkeeper.client.placement.wrappers import WrappedPolicy
+from magnetar.bookkeeper.errors import NotEnoughBookiesError
 
 # A ledger of a namespace with bookie affinity has this custom metadata: Pulsar's
-# EnsemblePlacementPolicyConfig as JSON.
+# EnsemblePlacementPolicyConfig as JSON, with these properties.
 _POLICY_OF_LEDGER: Final = "EnsemblePlacementPolicyConfig"
+_POLICY_CLASS: Final = (
+    "org.apache.pulsar.bookie.rackawareness.IsolatedBookieEnsemblePlacementPolicy"
+)
+_FIRST: Final = "isolationBookieGroups"
+_SECOND: Final = "secondaryIsolationBookieGroups"
+ALL_BOOKIES: Final = "*"
+"""As a name of a group: no bookie is left out."""
 ISOLATED_CLASSES: Final = (
     "IsolatedBookieEnsemblePlacementPolicy",
     "ZkIsolatedBookieEnsemblePlacementPolicy",  # until Pulsar 2.8
@@ -49,12 +57,27 @@ def groups_of_ledger(custom_metadata: Mapping[str, bytes]) -> IsolationGroups | 
         if found["policyClass"].rpartition(".")[2] not in ISOLATED_CLASSES:
             return None
         properties = found["properties"]
+        # Pulsar's policy doesn't look for groups when it is made without this property.
         return IsolationGroups(
-            _names(properties.get("isolationBookieGroups", "")),
-            _names(properties.get("secondaryIsolationBookieGroups", "")),
+            _names(properties.get(_FIRST, ALL_BOOKIES)), _names(properties.get(_SECOND, ""))
         )
     except (KeyError, ValueError, TypeError, AttributeError):
         return None
+
+
+def metadata_of_groups(first: str | None, second: str | None) -> dict[str, bytes]:
+    """Custom metadata of a ledger that is kept on groups, byte for byte as Pulsar writes it.
+
+    Args:
+        first, second: names with commas, as an operator gave them; None: not given.
+    """
+    given = {name: text for name, text in ((_FIRST, first), (_SECOND, second)) if text is not None}
+    fields = ",\n".join(
+        f'    "{name}" : {json.dumps(text, ensure_ascii=False)}' for name, text in given.items()
+    )
+    properties = f"{{\n{fields}\n  }}" if given else "{ }"
+    text = f'{{\n  "policyClass" : "{_POLICY_CLASS}",\n  "properties" : {properties}\n}}'
+    return {_POLICY_OF_LEDGER: text.encode()}
 
 
 class IsolationPlacement(WrappedPolicy):
@@ -82,7 +105,15 @@ class IsolationPlacement(WrappedPolicy):
         self, ensemble_size: int, write_quorum: int, ack_quorum: int, writable: Collection[str]
     ) -> tuple[str, ...]:
         allowed = self._allowed(writable, ensemble_size)
-        return self._policy.new_ensemble(ensemble_size, write_quorum, ack_quorum, allowed)
+        try:
+            return self._policy.new_ensemble(ensemble_size, write_quorum, ack_quorum, allowed)
+        except NotEnoughBookiesError as error:
+            if not (restriction := self.restriction):
+                raise
+            raise NotEnoughBookiesError(
+                f"{error}; of {len(writable)} bookies that accept writes, {len(allowed)} may be "
+                f"taken: {restriction}"
+            ) from error
 
     def replace_bookie(
         self, slot: int, ensemble: Sequence[str], write_quorum: int, candidates: Collection[str]
@@ -92,8 +123,16 @@ class IsolationPlacement(WrappedPolicy):
         mine = [bookie for bookie in candidates if bookie in allowed]
         return self._policy.replace_bookie(slot, ensemble, write_quorum, mine)
 
+    @property
+    def restriction(self) -> str:
+        groups = self._groups
+        if groups is None or ALL_BOOKIES in groups.first:
+            return ""
+        named = [", ".join(sorted(names)) for names in (groups.first, groups.second) if names]
+        return f"those of {'; then '.join([*(f'group {each}' for each in named), 'no group'])}"
+
     def _allowed(self, bookies: Collection[str], size: int) -> Collection[str]:
-        if self._groups is None:
+        if self._groups is None or ALL_BOOKIES in self._groups.first:
             return bookies
         groups = {bookie: frozenset(self._groups_of(bookie)) for bookie in bookies}
         allowed = {bookie for bookie in bookies if groups[bookie] & self._groups.first}

@@ -64,8 +64,13 @@ class EnsemblePlacementPolicy(ABC):
         """
 
     def for_ledger(self, custom_metadata: Mapping[str, bytes]) -> "EnsemblePlacementPolicy":
-        """The policy that replaces bookies of one ledger: its creator may have named groups."""
+        """The policy of one ledger: its creator may have named groups."""
         return self
+
+    @property
+    def restriction(self) -> str:
+        """Which bookies may be taken, for error texts; "": all of them."""
+        return ""
 
     def adherence(self, ensemble: Sequence[str], write_quorum: int, ack_quorum: int) -> Adherence:
         """How well this ensemble follows the policy, wherever its bookies are now."""

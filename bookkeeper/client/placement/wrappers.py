@@ -13,6 +13,10 @@ class WrappedPolicy(EnsemblePlacementPolicy):
     def __init__(self, policy: EnsemblePlacementPolicy) -> None:
         self._policy = policy
 
+    @property
+    def restriction(self) -> str:
+        return self._policy.restriction
+
     def check(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
         self._policy.check(ensemble_size, write_quorum, ack_quorum)
 
@@ -67,7 +71,7 @@ class OpportunisticStripingPlacement(WrappedPolicy):
     """Another policy that stripes over fewer bookies, down to Qw, when E can't be had."""
 
     def for_ledger(self, custom_metadata: Mapping[str, bytes]) -> EnsemblePlacementPolicy:
-        return self._policy.for_ledger(custom_metadata)
+        return OpportunisticStripingPlacement(self._policy.for_ledger(custom_metadata))
 
     def new_ensemble(
         self, ensemble_size: int, write_quorum: int, ack_quorum: int, writable: Collection[str]

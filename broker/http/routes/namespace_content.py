@@ -6,7 +6,7 @@ And what has no row there: permissions, properties, clusters, groups that this v
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
-from fastapi import Path, Request, Response
+from fastapi import Path, Response
 
 from magnetar.broker.http.dependencies import (
     DECODED,
@@ -14,7 +14,6 @@ from magnetar.broker.http.dependencies import (
     Service,
     SubscriptionName,
     body_doc,
-    read_body,
 )
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.policies.policy_access import (
@@ -33,7 +32,6 @@ from magnetar.broker.http.policies.policy_routes import ScopeConfig, add_policy_
 from magnetar.broker.http.responses import JsonResponse, TextResponse, no_content
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
 from magnetar.broker.policies.documents import remove_offload, with_properties
-from magnetar.broker.policies.errors import UnsupportedPolicyError
 from magnetar.broker.policies.values import Flag, Names
 from magnetar.broker.service.broker_service import BrokerService
 
@@ -345,27 +343,9 @@ async def set_allowed_clusters(
     )
 
 
-# --- groups, which this version doesn't have: they are never set
+# --- resource groups, which this version doesn't have: none is ever set
 
 
-_UNSET: Statuses = {204: "It is not set"}
-
-
-@routes.get(
-    "/persistence/bookieAffinity",
-    "Get: bookies that store its ledgers",
-    access=Access.SUPERUSER,
-    status=204,
-    statuses=_UNSET,
-    name="get_bookies_that_store_its_ledgers",
-)
-@routes.delete(
-    "/persistence/bookieAffinity",
-    "Unset: bookies that store its ledgers",
-    access=Access.SUPERUSER,
-    statuses=_UNSET,
-    name="remove_bookies_that_store_its_ledgers",
-)
 @routes.get(
     "/resourcegroup",
     "Get: its resource group",
@@ -376,23 +356,6 @@ _UNSET: Statuses = {204: "It is not set"}
 @routes.delete("/resourcegroup", "Unset: its resource group", name="remove_resource_group")
 async def no_group(policies: NamespacePolicies) -> None:
     pass  # the namespace is there, and has none
-
-
-@routes.post(
-    "/persistence/bookieAffinity",
-    access=Access.SUPERUSER,
-    statuses={412: "Not available in this version"},
-    body=body_doc(
-        {"type": "object", "properties": {"bookkeeperAffinityGroupPrimary": {"type": "string"}}},
-        {"bookkeeperAffinityGroupPrimary": "ssd"},
-    ),
-)
-async def set_bookies_that_store_its_ledgers(request: Request, policies: NamespacePolicies) -> None:
-    # Bytes, not JSON: Java's client sends the group's name without quotes.
-    """Set: bookies that store its ledgers."""
-    body = await read_body(request)
-    if body.strip() not in (b"", b"null", b'""', b"{}"):
-        raise UnsupportedPolicyError("Bookie affinity is not available in this version")
 
 
 @routes.post("/resourcegroup/{group}", statuses={412: "No such resource group"})

@@ -23,6 +23,7 @@ from magnetar.broker.http.openapi import OpenApi
 from magnetar.broker.http.routes import (
     anti_affinity,
     audit,
+    bookie_affinity,
     bookies,
     broker_stats,
     brokers,
@@ -124,6 +125,7 @@ def create_app(service: BrokerService) -> Starlette:
         schemas,
         topic_policies,
         anti_affinity,
+        bookie_affinity,
         bundles,  # behind all others of namespaces
         brokers,
         broker_stats,

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from magnetar.bundles.errors import InvalidBundleError
-from magnetar.bundles.local_policies import BundleFactory, LocalPolicies
+from magnetar.bundles.local_policies import BookieAffinity, BundleFactory, LocalPolicies
 from magnetar.bundles.namespace_bundles import NamespaceBundles
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 
@@ -71,6 +71,43 @@ async def test_policies_rule_at_first_use(store: EmbeddedMetadataStore, policies
     assert len(await BundleFactory(store, 32).bundles("t/n")) == 2
     await store.put(POLICIES, b'{"bundles":{"numBundles":8}}')
     assert len(await BundleFactory(store, 32).bundles("t/n")) == 2  # local policies rule now
+
+
+async def test_groups_of_bookies_are_changed_beside_what_others_write(
+    store: EmbeddedMetadataStore,
+) -> None:
+    await store.put(POLICIES, b"{}")
+    factory, other = BundleFactory(store, 4), BundleFactory(store, 4)
+    assert not await factory.is_stored("t/n")
+    await other.set_anti_affinity_group("t/n", "apart")
+    for affinity in (
+        BookieAffinity("ssd", "hdd,tape"),
+        BookieAffinity("ssd"),
+        BookieAffinity(),
+        None,
+    ):
+        await factory.set_bookie_affinity("t/n", affinity)
+        assert await factory.bookie_affinity("t/n") == affinity
+    await factory.set_bookie_affinity("t/n", BookieAffinity("ssd", "hdd"))
+    stored = await store.get(LOCAL)
+    assert stored is not None
+    document = orjson.loads(stored.value)
+    assert document["bundles"]["numBundles"] == 4
+    assert document["namespaceAntiAffinityGroup"] == "apart"
+    assert document["bookieAffinityGroup"] == {
+        "bookkeeperAffinityGroupPrimary": "ssd",
+        "bookkeeperAffinityGroupSecondary": "hdd",
+    }
+    # As Pulsar leaves it behind, and what nobody can use.
+    for value, found in (
+        (None, None),
+        ("ssd", None),
+        ({"bookkeeperAffinityGroupPrimary": 7}, BookieAffinity()),
+    ):
+        await store.put(LOCAL, orjson.dumps({**document, "bookieAffinityGroup": value}))
+        assert await BundleFactory(store, 4).bookie_affinity("t/n") == found
+    with pytest.raises(InvalidBundleError):
+        await factory.set_bookie_affinity("t/none", BookieAffinity("ssd"))
 
 
 async def test_a_made_up_namespace_leaves_nothing_behind(store: EmbeddedMetadataStore) -> None:

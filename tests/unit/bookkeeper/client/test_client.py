@@ -1,13 +1,17 @@
 """Create, append, confirm, close, read, recover, delete through the shells."""
 
 import asyncio
+import random
 from dataclasses import replace
 
 import pytest
 
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
+from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.config import LedgerConfig
+from magnetar.bookkeeper.client.placement import PlacementConfig, make_placement
+from magnetar.bookkeeper.client.placement.isolation import metadata_of_groups
 from magnetar.bookkeeper.errors import (
     BookieUnavailableError,
     EntryDigestError,
@@ -171,6 +175,32 @@ async def test_failed_bookie_is_replaced(cluster: Cluster) -> None:
     assert victim not in segments[1].bookies
     await writer.close()
     assert await read_all(cluster, writer.ledger_id) == 30
+
+
+async def test_a_ledger_of_a_group_is_created_and_repaired_inside_of_it(cluster: Cluster) -> None:
+    """Whatever the client's own placement: the ledger's custom metadata name the group."""
+    cluster.add_bookies(7)
+    grouped = {"b1", "b3", "b5"}
+    rng = random.Random(3)
+    placement = make_placement(
+        *(PlacementConfig(), rng, cluster.pool.location, set),
+        groups_of=lambda bookie: ["ssd" if bookie in grouped else "hdd"],
+    )
+    client = BookKeeperClient(cluster.store, cluster.pool, placement, clock=lambda: 1, rng=rng)
+    writer = await client.create_ledger(LedgerConfig(2, 2, 2), metadata_of_groups("ssd", None))
+    failed: list[LedgerError] = []
+    writer.on_failed = failed.append
+    await write(writer, 10)
+    cluster.bookies[writer.metadata.last_segment.bookies[0]].up = False
+    await write(writer, 20)
+    segments = writer.metadata.segments
+    assert [segment.first_entry for segment in segments] == [0, 10]
+    assert {bookie for segment in segments for bookie in segment.bookies} == grouped
+    cluster.bookies[segments[1].bookies[1]].up = False
+    writer.append(*batch(20, 1))
+    await eventually(lambda: bool(failed))
+    assert isinstance(failed[0], NotEnoughBookiesError)
+    assert "group ssd" in str(failed[0])
 
 
 async def test_no_bookie_left_fails_the_writer(cluster: Cluster) -> None:

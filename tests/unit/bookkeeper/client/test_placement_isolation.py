@@ -14,7 +14,11 @@ from magnetar.bookkeeper.client.placement import (
     make_placement,
 )
 from magnetar.bookkeeper.client.placement.config import POLICIES, RANDOM, REGION_AWARE
-from magnetar.bookkeeper.client.placement.isolation import groups_of_ledger
+from magnetar.bookkeeper.client.placement.isolation import (
+    ALL_BOOKIES,
+    groups_of_ledger,
+    metadata_of_groups,
+)
 from magnetar.bookkeeper.errors import NotEnoughBookiesError
 
 GROUPS = {
@@ -123,6 +127,52 @@ def test_without_groups_all_bookies_are_taken(
     ensemble = [f"lost{n}" for n in range(size)]
     found = placement.replace_bookie(0, ensemble, size, writable)
     assert found in writable if writable else found is None
+
+
+def test_all_bookies_are_a_group() -> None:
+    """As PULSAR_SYSTEM_TOPIC_ISOLATION_GROUP; a policy without groups doesn't look for any."""
+    placement = make(PlacementConfig(RANDOM, isolation=IsolationGroups(FIRST)))
+    for metadata in (metadata_of_groups(ALL_BOOKIES, None), metadata_of_groups(None, None)):
+        found = placement.for_ledger(metadata).new_ensemble(14, 1, 1, sorted(GROUPS))
+        assert sorted(found) == sorted(GROUPS)
+
+
+def test_too_few_bookies_name_the_groups() -> None:
+    placement = make(PlacementConfig(RANDOM)).for_ledger(metadata_of_groups("g1,new", "g2"))
+    with pytest.raises(NotEnoughBookiesError, match="group g1, new; then group g2; then no group"):
+        placement.new_ensemble(3, 2, 2, ["first0", "second0", "other0", "other1"])
+    unnamed = placement.for_ledger(metadata_of_groups("", ""))
+    with pytest.raises(NotEnoughBookiesError, match=r"2 bookies .* 0 may be taken: .* no group"):
+        unnamed.new_ensemble(1, 1, 1, ["first0", "second0"])
+
+
+def test_a_new_ledger_stripes_over_fewer_bookies_of_its_groups() -> None:
+    config = PlacementConfig(RANDOM, opportunistic_striping=True)
+    placement = make(config).for_ledger(metadata_of_groups("g2", ""))
+    writable = ["second0", "second1", "other0", "other1", "first0"]
+    assert sorted(placement.new_ensemble(4, 2, 2, writable)) == ["second0", "second1"]
+
+
+def test_metadata_are_pulsars_byte_for_byte() -> None:
+    """What a broker of Pulsar 4.2.4 wrote for these groups."""
+    assert metadata_of_groups("ssd,fast", "hdd") == {"EnsemblePlacementPolicyConfig": PULSARS}
+    begin = PULSARS[: PULSARS.index(b'"isolation')].rstrip()
+    for first, properties in (
+        ("ssd", b'{\n    "isolationBookieGroups" : "ssd"\n  }\n}'),
+        (" hdd , ssd\xe9", b'{\n    "isolationBookieGroups" : " hdd , ssd\xc3\xa9"\n  }\n}'),
+        (None, b"{ }\n}"),
+    ):
+        found = metadata_of_groups(first, None)
+        assert found == {"EnsemblePlacementPolicyConfig": begin[:-1] + properties}
+
+
+@given(st.sampled_from([None, "", "g1", "g1, g2"]), st.sampled_from([None, "", "g3"]))
+def test_metadata_are_read_as_they_were_written(first: str | None, second: str | None) -> None:
+    names = [{n.strip() for n in (each or "").split(",")} - {""} for each in (first, second)]
+    if first is None:
+        names[0] = {ALL_BOOKIES}
+    found = groups_of_ledger(metadata_of_groups(first, second))
+    assert found == IsolationGroups(*map(frozenset, names))
 
 
 def test_what_pulsar_writes_is_read() -> None:

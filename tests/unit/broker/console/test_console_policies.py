@@ -19,6 +19,7 @@ from magnetar.broker.console.policy_command import command_of
 from magnetar.broker.console.policy_form import EditablePolicy, editable_policies
 from magnetar.broker.console.schema_form import ActionError, fields_of, value_of
 from magnetar.broker.http.server.app import create_app
+from magnetar.broker.policies.bookie_affinity import AFFINITY_EXAMPLE, AFFINITY_PATH
 from magnetar.broker.policies.documents import QUOTA_EXAMPLE
 from magnetar.broker.policies.table import POLICIES
 from tests.unit.broker.console.test_console_actions import token_in
@@ -39,6 +40,8 @@ IDS = [f"{'topic' if is_topic else 'namespace'} {each.key}" for is_topic, each i
 def example_of(policy: EditablePolicy, is_topic: bool) -> Any:
     if policy.path == "backlogQuota":
         return QUOTA_EXAMPLE
+    if policy.path == AFFINITY_PATH:
+        return AFFINITY_EXAMPLE
     rows = [(each, each.topic if is_topic else each.namespace) for each in POLICIES]
     (row,) = [each for each, at in rows if at is not None and at.path == policy.key]
     return row.example

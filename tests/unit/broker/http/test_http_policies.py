@@ -158,6 +158,43 @@ async def test_own_policies_of_a_volatile_topic(broker: Broker) -> None:
         assert (await client.get(f"{TOPIC}/maxProducers")).status_code == 204
 
 
+@pytest.mark.parametrize(
+    ("body", "answer"),
+    [
+        ({}, {}),
+        ({"bookkeeperAffinityGroupPrimary": " a , b "},) * 2,
+        ({"bookkeeperAffinityGroupPrimary": "", "bookkeeperAffinityGroupSecondary": ""},) * 2,
+        ({"bookkeeperAffinityGroupPrimary": None, "x": 1}, {}),
+        ({"bookkeeperAffinityGroupPrimary": 7}, {"bookkeeperAffinityGroupPrimary": "7"}),
+        (None, None),
+    ],
+)
+async def test_groups_of_bookies_are_answered_as_by_pulsar(
+    broker: Broker, body: object, answer: object
+) -> None:
+    namespace = "/admin/v2/namespaces/public/new"
+    path = f"{namespace}/persistence/bookieAffinity"
+    async with client_of(broker) as client:
+        assert (await client.put(namespace)).status_code == 204
+        never = await client.get(path)
+        assert never.status_code == 404
+        assert never.json() == {"reason": "Namespace local-policies does not exist"}
+        assert (await client.post(path, json=body)).status_code == 204
+        found = await client.get(path)
+        assert found.status_code == 200
+        assert (found.json() if found.content else None) == answer
+        assert (await client.delete(path)).status_code == 204
+        found = await client.get(path)
+        assert (found.status_code, found.content) == (200, b"")
+        wrong: object
+        for wrong in ("a", [], {"bookkeeperAffinityGroupPrimary": ["a"]}):
+            assert (await client.post(path, json=wrong)).status_code == 400
+        absent = path.replace("new", "none")
+        for method in ("GET", "POST", "DELETE"):
+            found = await client.request(method, absent, json={})
+            assert (found.status_code, found.json()) == (404, {"reason": "Namespace not found"})
+
+
 async def test_all_policies_in_one_answer(broker: Broker) -> None:
     async with client_of(broker) as client:
         assert (await client.post(f"{NAMESPACE}/messageTTL", json=60)).status_code == 204
