@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import timedelta
 from typing import TypeAlias
@@ -25,7 +26,7 @@ def milliseconds(duration: Duration) -> int:
     """Its milliseconds, rounded up.
 
     Raises:
-        ValueError: it has no known unit, or is negative.
+        ValueError: it has no known unit, is negative, or has no end.
     """
     if isinstance(duration, str):
         if _TEXT.fullmatch(duration) is None:
@@ -38,4 +39,6 @@ def milliseconds(duration: Duration) -> int:
         exact = duration * 1000
     if exact < 0:
         raise ValueError(f"{duration!r}: a clock can't be set back")
+    if not math.isfinite(exact):
+        raise ValueError(f"{duration!r} is no duration")
     return -int(-exact // 1)

@@ -62,7 +62,21 @@ def test_durations(duration: Duration, expected: int) -> None:
     assert milliseconds(duration) == expected
 
 
-@pytest.mark.parametrize("duration", ["", "2", "2 hours", "-1h", "1h,", -1, timedelta(-1)])
+@pytest.mark.parametrize(
+    "duration",
+    [
+        "",
+        "2",
+        "2 hours",
+        "-1h",
+        "1h,",
+        -1,
+        timedelta(-1),
+        float("inf"),
+        float("nan"),
+        "9" * 400 + "h",
+    ],
+)
 def test_what_is_no_duration(duration: Duration) -> None:
     with pytest.raises(ValueError, match=r"duration|back"):
         milliseconds(duration)
