@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -119,7 +120,7 @@ async def _close_ledgers(log: ManagedLedger) -> None:
         await appends.close_writers()
 
 
-async def delete(log: ManagedLedger) -> None:
+async def delete(log: ManagedLedger, first: Callable[[], Awaitable[object]] | None) -> None:
     """See `ManagedLedger.delete`."""
     log.require_open()
     error = ManagedLedgerClosedError(f"{log.name} is deleted")
@@ -132,6 +133,8 @@ async def delete(log: ManagedLedger) -> None:
     log.failure = error  # also if the next line fails: the next opener finds what is there then
     # One write decides: before it everything is there, after it nothing ever comes back.
     await log.update_list(lambda x: _doom_some(x.with_properties({DELETING: "true"})))
+    if first is not None:
+        await first()
     await finish_deletion(log)
 
 

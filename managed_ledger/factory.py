@@ -12,7 +12,7 @@ from magnetar.bookkeeper.client.replica_choice import ReadMetrics
 from magnetar.bookkeeper.errors import LedgerError
 from magnetar.managed_ledger import closing
 from magnetar.managed_ledger.append_core import AppendBudget
-from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.config import ManagedLedgerConfig, cursor_log_name
 from magnetar.managed_ledger.cursor.errors import CursorFencedError
 from magnetar.managed_ledger.entry_cache import EntryCache
 from magnetar.managed_ledger.errors import (
@@ -192,7 +192,11 @@ class ManagedLedgerFactory:
             log = await self.open(name, config)
         except ManagedLedgerNotFoundError:
             return
-        await log.delete()
+        try:
+            await log.delete()
+        except BaseException:  # also when it is cancelled
+            await log.close()
+            raise
 
     async def collect_leaked_ledgers(self, item: Item = nullcontext) -> list[int]:
         """Deletes ledgers that crashed owners created but never listed; see `leaks`.
@@ -250,6 +254,7 @@ class ManagedLedgerFactory:
         )
         if closing.is_deleted(log):
             try:
+                await self._delete_logs_of_cursors(log)
                 await closing.finish_deletion(log)
             except (LedgerError, MetadataError, ManagedLedgerError) as error:
                 raise OpenFailedError(f"{path}: its deletion can't be finished: {error}") from error
@@ -261,6 +266,12 @@ class ManagedLedgerFactory:
         self._open[name] = log
         self._arm()
         return log
+
+    async def _delete_logs_of_cursors(self, log: ManagedLedger) -> None:
+        if ending := log.config.log_of_cursor:
+            config = replace(log.config, log_of_cursor="")
+            for cursor in await log.cursor_set.stored_names():
+                await self.delete(cursor_log_name(log.name, cursor, ending), config)
 
     def _new_uuid(self) -> str:
         return str(UUID(int=self._rng.getrandbits(128), version=4))

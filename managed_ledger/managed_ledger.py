@@ -1,7 +1,7 @@
 """A managed ledger: one log without end over a list of ledgers, with its cursors."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import InitVar, dataclass, field, replace
 from time import perf_counter
 
@@ -585,13 +585,16 @@ class ManagedLedger:
             self._closing = asyncio.get_running_loop().create_task(closing.close(self))
         await asyncio.shield(self._closing)
 
-    async def delete(self) -> None:
+    async def delete(self, first: Callable[[], Awaitable[object]] | None = None) -> None:
         """Deletes the log with its cursors and ledgers. It is closed afterwards in any case.
+
+        Args:
+            first: deletes what its cursors have, as soon as nothing can come back.
 
         Raises:
             MetadataError, LedgerError: nothing is deleted, or the next open finishes what is left.
         """
-        await closing.delete(self)
+        await closing.delete(self, first)
 
     # For the package
 

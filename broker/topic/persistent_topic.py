@@ -682,14 +682,18 @@ class PersistentTopic(Topic):
     async def _delete_storage(self) -> None:
         self._end_news()
         try:
-            # First: without the topic nobody would look for them.
-            await asyncio.gather(*(each.log.delete() for each in self._transactional_acks()))
-            await self.ledger.delete()
+            await self.ledger.delete(self._delete_pending_acks)
             if self.compaction is not None:
                 await self.compaction.delete_ledger()
         except BaseException:  # also when the deletion is cancelled
             await self.ledger.close()
             raise
+
+    async def _delete_pending_acks(self) -> None:
+        deletions = (each.log.delete() for each in self._transactional_acks())
+        for failure in await asyncio.gather(*deletions, return_exceptions=True):
+            if failure is not None:  # the next load makes up for it, when none is under way
+                raise failure
 
     @property
     def holds_entries(self) -> bool:
