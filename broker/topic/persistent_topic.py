@@ -608,10 +608,10 @@ class PersistentTopic(Topic):
         self._check_open()
         if COMPACTION_CURSOR in self.subscriptions:
             await self.delete_subscription(COMPACTION_CURSOR)
-        # The dispatchers let go of what they hold; the ledger then moves every cursor.
-        for subscription in list(self.subscriptions.values()):
-            if isinstance(subscription, PersistentSubscription):
-                subscription.clear_backlog()
+        # The dispatchers let go of what they hold; the ledger then moves every cursor. Messages of
+        # open transactions go, too: if it fails, none is left of what else is gone.
+        for subscription in self._persistent_subscriptions():
+            subscription.acknowledge_cumulative(None, self.ledger.last_confirmed)
         with storage_errors(f"truncate {self.full_name}"):
             try:
                 await self.ledger.truncate()
