@@ -1,21 +1,7 @@
-"""The menu: where its entries lead to, and how many there are of it."""
+"""The menu: where its entries lead to."""
 
-from __future__ import annotations
-
-import asyncio
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from magnetar.broker.console.source import Source
-
-_WAIT_S: Final = 0.1
-"""A page waits so long for counts; else it has those of before, or none."""
-_FRESH_S: Final = 10.0
-_SHARE: Final = 50.0
-"""Counts are kept this many times as long as they took."""
-_KNOWN_MAX: Final = 200
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,44 +43,3 @@ MENU: Final = (
         ),
     ),
 )
-
-
-class MenuCounts:
-    """Counts by keys of the menu, as each visitor may see them, read again by and by."""
-
-    def __init__(self, clock_s: Callable[[], float]) -> None:
-        self._clock_s = clock_s
-        self._known: dict[str, tuple[Mapping[str, int], float]] = {}  # and until when
-        self._reading: dict[str, asyncio.Task[None]] = {}
-
-    async def of(self, who: str, source: Source) -> Mapping[str, int]:
-        """The last ones.
-
-        Args:
-            source: the cluster, as ``who`` may see it.
-        """
-        _, end_s = self._known.get(who, ({}, 0.0))
-        if self._clock_s() >= end_s:
-            if (task := self._reading.get(who)) is None:
-                task = self._reading[who] = asyncio.create_task(self._read(who, source))
-            await asyncio.wait({task}, timeout=_WAIT_S)
-        return self._known.get(who, ({}, 0.0))[0]
-
-    async def close(self) -> None:
-        """Ends what is being read."""
-        reading = list(self._reading.values())
-        for task in reading:
-            task.cancel()
-        await asyncio.gather(*reading, return_exceptions=True)
-
-    async def _read(self, who: str, source: Source) -> None:
-        began_s = self._clock_s()
-        try:
-            found = await source.counts()
-        finally:
-            del self._reading[who]
-        now_s = self._clock_s()
-        self._known.pop(who, None)
-        self._known[who] = found, now_s + max(_FRESH_S, _SHARE * (now_s - began_s))
-        while len(self._known) > _KNOWN_MAX:
-            del self._known[next(iter(self._known))]

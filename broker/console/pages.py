@@ -108,7 +108,7 @@ async def overview(ask: Ask) -> View:
         view="backlog", sort="msgBacklog", limit=_BEHIND, points=POINTS, partial=True
     )
     findings, sums, furthest, history = await asyncio.gather(
-        panel("What needs attention", source.findings(), finding_rows),
+        panel("What needs attention", ask.findings(), finding_rows),
         panel("Figures", source.namespaces(partial=True), sums_of),
         panel("Subscriptions", source.subscriptions(behind), _behind),
         panel("History", source.history(), lambda found: recent_of(found, shown)),

@@ -115,6 +115,8 @@ class Ask:
     """What was chosen in this browser."""
     is_red: bool = False
     """Whether the cluster is marked red, see ``webConsoleEnvironment``."""
+    findings: Callable[[], Awaitable[list[dict[str, Any]] | None]] = _nothing
+    """What needs attention; None: that is being looked at. Raises AdminError."""
     has_ended: Callable[[], Awaitable[bool]] = _never
     """Whether the session has ended that the request came with."""
 

@@ -8,7 +8,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from signal import SIGINT
+from signal import SIGINT, default_int_handler, signal
 from typing import Any
 
 import httpx
@@ -113,9 +113,13 @@ def test_an_interrupted_run_tells_what_it_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(verify_command, "_tell_round", lambda _: os.kill(os.getpid(), SIGINT))
+    before = signal(SIGINT, default_int_handler)  # where tests run in the background it is ignored
     report = tmp_path / "report.html"
     urls = ("--url", service_url, "--admin-url", admin_url, "--report", str(report))
-    assert verify(*urls, "--messages", "10", "--seconds", "600") == 130
+    try:
+        assert verify(*urls, "--messages", "10", "--seconds", "600") == 130
+    finally:
+        signal(SIGINT, before)
     assert "Nobody can say: interrupted (1 rounds" in capsys.readouterr().out
     assert "Nobody can say: interrupted (1 rounds" in report.read_text()
     topics = admin.get("/persistent/public/default").json()

@@ -100,7 +100,13 @@ class ClusterAdmin:
         await self._call("DELETE", f"{_path(topic)}{where}?force=true")
 
     async def _call(self, method: str, path: str, body: Any = None) -> Any:
-        return await asyncio.to_thread(self._call_now, method, path, body)
+        call = asyncio.ensure_future(asyncio.to_thread(self._call_now, method, path, body))
+        try:
+            return await asyncio.shield(call)
+        except asyncio.CancelledError:
+            # It goes on in its thread: what it makes can be removed only when it has ended.
+            await asyncio.gather(call, return_exceptions=True)
+            raise
 
     def _call_now(self, method: str, path: str, body: Any) -> Any:
         with self._target.admin_client(self._timeout_s) as client:

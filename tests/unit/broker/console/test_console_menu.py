@@ -8,8 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from magnetar.broker.console import menu
-from magnetar.broker.console.menu import MenuCounts
+from magnetar.broker.console import kept_reads
+from magnetar.broker.console.admin_api import AdminError
+from magnetar.broker.console.kept_reads import Age, KeptReads
 from magnetar.broker.http.server.app import create_app
 from tests.unit.broker.doubles import Broker
 from tests.unit.broker.http.authorized import authorized_broker, client_of
@@ -25,7 +26,7 @@ def counts_of(page: str) -> dict[str, str]:
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of pages: on a busy machine counts take longer than a page waits for them."""
-    monkeypatch.setattr(menu, "_WAIT_S", 60.0)
+    monkeypatch.setattr(kept_reads, "_WAIT_S", 60.0)
 
 
 @pytest.mark.usefixtures("patience")
@@ -81,26 +82,40 @@ class SlowSource:
         return {"topics": self.calls}
 
 
-async def test_a_page_does_not_wait_for_slow_counts() -> None:
+@pytest.mark.parametrize(("most_s", "kept_s"), [(60, 50), (30, 30)])
+async def test_a_page_does_not_wait_for_slow_counts(most_s: float, kept_s: float) -> None:
     now_s = [100.0]
     source: Any = SlowSource()
-    counts = MenuCounts(lambda: now_s[0])
-    assert await counts.of("anna", source) == {}
-    assert await counts.of("anna", source) == {}
+    counts = KeptReads[dict[str, int]](lambda: now_s[0], Age(10, 50, most_s))
+    assert await counts.of("anna", source.counts) is None
+    assert await counts.of("anna", source.counts) is None
     now_s[0] += 1
     source.let.set()
-    assert await counts.of("anna", source) == {"topics": 1}
-    now_s[0] += 49.9  # the call took a second
-    assert await counts.of("anna", source) == {"topics": 1}
+    assert await counts.of("anna", source.counts) == {"topics": 1}
+    now_s[0] += kept_s - 0.1  # the call took a second
+    assert await counts.of("anna", source.counts) == {"topics": 1}
     now_s[0] += 0.2
-    assert await counts.of("anna", source) == {"topics": 2}
-    assert await counts.of("bert", source) == {"topics": 3}
+    assert await counts.of("anna", source.counts) == {"topics": 2}
+    assert await counts.of("bert", source.counts) == {"topics": 3}
+
+
+async def test_a_refusal_reaches_the_page_that_waits_and_is_not_kept() -> None:
+    async def refused() -> dict[str, int]:
+        raise AdminError(403, "not for you")
+
+    source: Any = SlowSource()
+    source.let.set()
+    counts = KeptReads[dict[str, int]](lambda: 1.0, Age(10, 50, 60))
+    for _ in range(2):
+        with pytest.raises(AdminError, match="not for you"):
+            await counts.of("anna", refused)
+    assert await counts.of("anna", source.counts) == {"topics": 1}
 
 
 async def test_counts_of_the_last_visitors_are_kept() -> None:
     source: Any = SlowSource()
     source.let.set()
-    counts = MenuCounts(lambda: 1.0)
+    counts = KeptReads[dict[str, int]](lambda: 1.0, Age(10, 50, 60))
     for number in range(500):
-        await counts.of(str(number), source)
+        await counts.of(str(number), source.counts)
     assert len(counts._known) == 200
