@@ -28,9 +28,9 @@ class FindingRow:
     since_ms: int | None
 
 
-def finding_rows(found: Iterable[Mapping[str, Any]] | None) -> list[FindingRow] | None:
-    """Of the answer of ``doctor``; None: there is none yet."""
-    return None if found is None else [_row(each) for each in found]
+def finding_rows(found: Iterable[Mapping[str, Any]]) -> list[FindingRow]:
+    """Of the answer of ``doctor``."""
+    return [_row(each) for each in found]
 
 
 def _row(finding: Mapping[str, Any]) -> FindingRow:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
+
+from magnetar.broker.console.admin_api import AdminError
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -41,7 +46,9 @@ class KeptReads(Generic[T]):
         """The last answer; None: there is none yet.
 
         Args:
-            read: asks, as ``who`` may. What it raises is raised here, if it does so soon.
+            read: asks, as ``who`` may.
+        Raises:
+            AdminError: it is refused.
         """
         known = self._known.get(who)
         if known is not None and self._clock_s() < known[1]:
@@ -49,9 +56,10 @@ class KeptReads(Generic[T]):
         if (task := self._reading.get(who)) is None:
             task = self._reading[who] = asyncio.create_task(self._read(who, read))
             task.add_done_callback(_seen)
-        done, _ = await asyncio.wait({task}, timeout=_WAIT_S)
-        for each in done:
-            each.result()
+        await asyncio.wait({task}, timeout=_WAIT_S)
+        ended = task.done() and not task.cancelled()
+        if ended and isinstance(refusal := task.exception(), AdminError):
+            raise refusal
         known = self._known.get(who)
         return None if known is None else known[0]
 
@@ -77,5 +85,7 @@ class KeptReads(Generic[T]):
 
 
 def _seen(task: asyncio.Task[None]) -> None:
-    if not task.cancelled():
-        task.exception()  # the page that asked may have gone
+    """The page that asked may have gone. A mistake of ours shall not cost it more than a number."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None and not isinstance(error, AdminError):
+        logger.error("not read for a page", exc_info=error)

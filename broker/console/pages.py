@@ -15,7 +15,7 @@ from magnetar.broker.console.bookie_view import bookie_page, bookie_rows
 from magnetar.broker.console.brokers_page import BROKER_TABS, broker, brokers, few_brokers
 from magnetar.broker.console.export import export
 from magnetar.broker.console.find_page import Part, find, nearby
-from magnetar.broker.console.finding_view import finding_rows
+from magnetar.broker.console.finding_view import FindingRow, finding_rows
 from magnetar.broker.console.follow import follow
 from magnetar.broker.console.form_fields import BODY_MAX, LONG_BODY_MAX
 from magnetar.broker.console.formats import segment
@@ -108,7 +108,7 @@ async def overview(ask: Ask) -> View:
         view="backlog", sort="msgBacklog", limit=_BEHIND, points=POINTS, partial=True
     )
     findings, sums, furthest, history = await asyncio.gather(
-        panel("What needs attention", ask.findings(), finding_rows),
+        panel("What needs attention", ask.findings(), _findings),
         panel("Figures", source.namespaces(partial=True), sums_of),
         panel("Subscriptions", source.subscriptions(behind), _behind),
         panel("History", source.history(), lambda found: recent_of(found, shown)),
@@ -136,6 +136,10 @@ async def overview(ask: Ask) -> View:
             "where": _option(service.value),
         },
     )
+
+
+def _findings(found: list[dict[str, Any]] | None) -> list[FindingRow] | None:
+    return None if found is None else finding_rows(found)
 
 
 def _option(addresses: Mapping[str, str] | None) -> str:

@@ -40,7 +40,7 @@ from magnetar.broker.subscription.key_shared_policy import hash_of_body
 from magnetar.broker.subscription.subscription import SINGLE_ACTIVE, AckDone, Subscription
 from magnetar.broker.subscription.transaction_explanation import TransactionExplainer
 from magnetar.broker.subscription.transactional_acks import TransactionalAcks
-from magnetar.broker.transaction.pending_ack_log import PENDING_ACKS
+from magnetar.broker.transaction.pending_ack_log import PENDING_ACKS, PendingAckLog
 from magnetar.broker.transaction.view import TransactionView
 from magnetar.managed_ledger.cursor.cursor import Cursor
 from magnetar.managed_ledger.cursor.errors import CursorBusyError
@@ -506,12 +506,28 @@ class PersistentSubscription(Subscription):
             await self.cursor.close()
 
     async def _delete_cursor(self) -> None:
+        log = None if self.transactions is None else self.transactions.log
         with storage_errors(f"delete the cursor of {self.name}"):
-            if self.transactions is not None:  # first: without a cursor nobody would look for it
-                await self.transactions.log.delete()
-            await self.ledger.delete_cursor(self.cursor.name)
+            try:
+                if log is not None:
+                    await log.close()  # the cursor would refuse what a commit acknowledges
+                await self.ledger.delete_cursor(self.cursor.name)
+            except BaseException:
+                if log is not None:
+                    log.reopen()
+                raise
         self._stop()
         self._rate.close()
+        if log is not None:
+            await self._delete_log(log)
+
+    async def _delete_log(self, log: PendingAckLog) -> None:
+        """Behind the cursor: without the log, open transactions would have acknowledged nothing."""
+        try:
+            await log.delete()
+        except STORAGE_ERRORS as error:
+            left = "the first transaction of a subscription with this name deletes it"
+            logger.warning("%s isn't deleted, %s: %s", log.name, left, error)
 
     # --- moving the cursor
 

@@ -420,6 +420,10 @@ class PendingAckLog:
         if log is not None:
             await log.close()
 
+    def reopen(self) -> None:
+        """Take calls again: the next one opens it."""
+        self._is_closed = False
+
     async def delete(self) -> None:
         """Close it, and delete the log.
 

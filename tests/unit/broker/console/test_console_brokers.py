@@ -163,7 +163,8 @@ async def test_a_silent_broker_and_no_leader(kind: type[Source]) -> None:
 @pytest.mark.parametrize("kind", [Source, PulsarSource])
 async def test_the_overview_marks_each_broker(kind: type[Source]) -> None:
     cluster = Hurt()
-    ask = Ask(kind(cluster), {}, {})
+    source = kind(cluster)
+    ask = Ask(source, {}, {}, findings=source.findings)
     found = await few_brokers(ask)
     assert [(each.kind, each.name) for each in found["rows"]] == [
         *(("o", "b1:8080"), ("o", "b2:8080"))
