@@ -14,12 +14,13 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.client.client_consumer import ClientConsumer
 from magnetar.broker.cluster.broker_connection import BrokerConnections
 from magnetar.broker.errors import BrokerError
+from magnetar.broker.http.messaging.consumed_message import ConsumedMessage, MessageKey
 from magnetar.broker.http.messaging.entry_unpacker import QueuedEntry, Unpacker
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.chunks import EXPIRE_MS, ChunkAssembler
@@ -29,13 +30,11 @@ from magnetar.broker.protocol.messages import (
     INFLATE_BYTES_MAX,
     Message,
     UndecodableEntryError,
-    encode_message_id,
     is_chunk,
     is_large,
     is_set,
     messages_of,
     open_entry,
-    parse_message_id,
 )
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.managed_ledger.cursor.ack_state import mask_to_words
@@ -60,60 +59,6 @@ PARTIAL_BYTES_MAX = 4 * 1024 * 1024  # of their bits
 LEDGERS_MAX = 10_000  # that messages of several topics came from
 CHUNK_POSITIONS_MAX = 200_000  # of chunked messages that aren't acknowledged, per source
 LEAVING_S = 0.2  # how long a rival for an exclusive subscription waits for a session to end
-
-MessageKey = tuple[int, int, int, int, int]
-"""(partition or -1, ledger, entry, batch index or -1, batch size or 0)."""
-
-
-def parse_key(message_id: str) -> MessageKey:
-    """Of a message id as ``ConsumedMessage`` has it. Raises MessageIdError."""
-    data = parse_message_id(message_id)
-    return (data.partition, data.ledgerId, data.entryId, data.batch_index, data.batch_size)
-
-
-@dataclass(slots=True)
-class ConsumedMessage:
-    """One message on its way to the client."""
-
-    partition: int
-    ledger_id: int
-    entry_id: int
-    message: Message
-    redelivery_count: int
-    first_chunk: Position | None = None
-    """Of a chunked message; the entry is its last chunk."""
-    topic: str = ""
-    """Or partition that it came from."""
-
-    @property
-    def key(self) -> MessageKey:
-        message = self.message
-        return (
-            self.partition,
-            self.ledger_id,
-            self.entry_id,
-            message.batch_index,
-            message.batch_size,
-        )
-
-    @property
-    def message_id(self) -> str:
-        """As WebSocket clients know it, which is what REST calls a token."""
-        return encode_message_id(
-            self.ledger_id,
-            self.entry_id,
-            self.partition,
-            self.message.batch_index,
-            self.message.batch_size,
-            self.first_chunk,
-        )
-
-    @property
-    def shown_id(self) -> str:
-        """As the text form of Pulsar's clients."""
-        index = self.message.batch_index
-        tail = f":{index}" if index >= 0 else ""
-        return f"{self.ledger_id}:{self.entry_id}:{self.partition}{tail}"
 
 
 class _Source:

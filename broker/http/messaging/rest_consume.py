@@ -18,14 +18,12 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.messaging.consumed_message import ConsumedMessage, MessageKey, parse_key
 from magnetar.broker.http.messaging.internal_consumer import (
     ACKED,
     UNACKED,
     UNKNOWN,
-    ConsumedMessage,
     InternalConsumer,
-    MessageKey,
-    parse_key,
 )
 from magnetar.broker.protocol.messages import MessageIdError
 from magnetar.broker.schema.definition import parse_version

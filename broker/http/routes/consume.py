@@ -20,7 +20,7 @@ from magnetar.broker.http.dependencies import (
     read_body,
 )
 from magnetar.broker.http.errors import ApiError
-from magnetar.broker.http.messaging.internal_consumer import ConsumedMessage, MessageKey
+from magnetar.broker.http.messaging.consumed_message import ConsumedMessage, MessageKey
 from magnetar.broker.http.messaging.rest_consume import (
     MESSAGES_MAX,
     UNACKED_MAX,

@@ -16,12 +16,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from magnetar.broker.errors import BrokerError
-from magnetar.broker.http.messaging.internal_consumer import (
-    ConsumedMessage,
-    InternalConsumer,
-    MessageKey,
-    parse_key,
-)
+from magnetar.broker.http.messaging.consumed_message import ConsumedMessage, MessageKey, parse_key
+from magnetar.broker.http.messaging.internal_consumer import InternalConsumer
 from magnetar.broker.http.messaging.internal_producer import InternalProducer
 from magnetar.broker.http.websocket.channel import CLOSE_BASE, RESTART, Session
 from magnetar.broker.http.websocket.fields import iso_millis, whole

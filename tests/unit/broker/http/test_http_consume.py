@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from magnetar.broker.http.errors import ApiError
-from magnetar.broker.http.messaging.internal_consumer import ConsumedMessage
+from magnetar.broker.http.messaging.consumed_message import ConsumedMessage
 from magnetar.broker.http.messaging.local_producer import LocalProducer
 from magnetar.broker.http.messaging.rest_consume import (
     AckResults,
