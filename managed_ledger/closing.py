@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from magnetar.managed_ledger.errors import (
     ManagedLedgerTerminatedError,
 )
 from magnetar.managed_ledger.logger import logger
-from magnetar.managed_ledger.managed_ledger_info import DELETING, ManagedLedgerInfo
+from magnetar.managed_ledger.managed_ledger_info import DELETED_WITH, DELETING, ManagedLedgerInfo
 from magnetar.managed_ledger.position import Position
 from magnetar.managed_ledger.trim_path import DELETED_AT_ONCE, DOOMED_MAX
 from magnetar.metadata.errors import MetadataError, NotFoundError
@@ -120,7 +120,7 @@ async def _close_ledgers(log: ManagedLedger) -> None:
         await appends.close_writers()
 
 
-async def delete(log: ManagedLedger, first: Callable[[], Awaitable[object]] | None) -> None:
+async def delete(log: ManagedLedger, others: Mapping[str, Callable[[], Awaitable[None]]]) -> None:
     """See `ManagedLedger.delete`."""
     log.require_open()
     error = ManagedLedgerClosedError(f"{log.name} is deleted")
@@ -132,9 +132,12 @@ async def delete(log: ManagedLedger, first: Callable[[], Awaitable[object]] | No
     await log.offloads.stop()
     log.failure = error  # also if the next line fails: the next opener finds what is there then
     # One write decides: before it everything is there, after it nothing ever comes back.
-    await log.update_list(lambda x: _doom_some(x.with_properties({DELETING: "true"})))
-    if first is not None:
-        await first()
+    mark = {DELETING: "true"} | ({DELETED_WITH: "\n".join(others)} if others else {})
+    await log.update_list(lambda x: _doom_some(x.with_properties(mark)))
+    deletions = (each() for each in others.values())
+    for failure in await asyncio.gather(*deletions, return_exceptions=True):
+        if failure is not None:  # raised when none is under way: the next open deletes them, too
+            raise failure
     await finish_deletion(log)
 
 

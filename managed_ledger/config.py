@@ -8,7 +8,6 @@ from typing import Final, TypeAlias
 from magnetar.bookkeeper.ledger_metadata import DIGEST_CRC32C
 from magnetar.managed_ledger.entry_form import HEADS_IN_FRONT, EntryForm
 from magnetar.managed_ledger.offload.config import NO_OFFLOAD, OffloadConfig
-from magnetar.metadata.paths import encode_name
 
 PlacementMetadata: TypeAlias = Callable[[], Awaitable[Mapping[str, bytes]]]
 """Custom metadata that names groups of bookies. Raises MetadataError: it can't be told now."""
@@ -18,11 +17,6 @@ _ANY_BOOKIES: Final[Mapping[str, bytes]] = MappingProxyType({})
 async def no_placement_metadata() -> Mapping[str, bytes]:
     """Ledgers are kept where the client's placement puts them."""
     return _ANY_BOOKIES
-
-
-def cursor_log_name(log: str, cursor: str, ending: str) -> str:
-    """Name of a managed ledger that a cursor of another one has, as Pulsar names them."""
-    return f"{log}-{encode_name(cursor)}{ending}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +37,6 @@ class ManagedLedgerConfig:
     """How entries lie in ledgers."""
     placement_metadata: PlacementMetadata = no_placement_metadata
     """Asked for each new ledger, so that a change holds from the next one on."""
-
-    log_of_cursor: str = ""
-    """Ending of the names of logs that cursors may have, see `cursor_log_name`; "": they have none.
-    Who makes up for the deletion of this log deletes them, too."""
 
     create_if_missing: bool = True
     ledger_entries_max: int = 50_000

@@ -101,13 +101,13 @@ class CursorSet:
 
     async def delete_all(self) -> None:
         """Removes those that are loaded, and those that are only stored."""
-        stored = await self.stored_names()
+        stored = await self._stored_names()
         for name in {*self.loaded, *self._opening, *stored}:
             await self.delete(name)
 
     async def load_all(self) -> None:
         """Loads every stored cursor, which takes each over from its last owner."""
-        names = await self.stored_names()
+        names = await self._stored_names()
         if not names:
             return
         last = self._log.last_confirmed
@@ -119,7 +119,7 @@ class CursorSet:
             self.loaded[name] = result
         await self._require_list()
 
-    async def stored_names(self) -> list[str]:
+    async def _stored_names(self) -> list[str]:
         return [decode_name(x) for x in await self._log.store.children(self._log.path)]
 
     def slowest_durable(self) -> Position | None:

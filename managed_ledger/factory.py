@@ -12,7 +12,7 @@ from magnetar.bookkeeper.client.replica_choice import ReadMetrics
 from magnetar.bookkeeper.errors import LedgerError
 from magnetar.managed_ledger import closing
 from magnetar.managed_ledger.append_core import AppendBudget
-from magnetar.managed_ledger.config import ManagedLedgerConfig, cursor_log_name
+from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.cursor.errors import CursorFencedError
 from magnetar.managed_ledger.entry_cache import EntryCache
 from magnetar.managed_ledger.errors import (
@@ -27,6 +27,7 @@ from magnetar.managed_ledger.ledger_rows import LedgerRows
 from magnetar.managed_ledger.logger import logger
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.managed_ledger_info import (
+    DELETED_WITH,
     LedgerOffsets,
     ManagedLedgerInfo,
     decode_list_node,
@@ -254,7 +255,7 @@ class ManagedLedgerFactory:
         )
         if closing.is_deleted(log):
             try:
-                await self._delete_logs_of_cursors(log)
+                await self._delete_others(log)
                 await closing.finish_deletion(log)
             except (LedgerError, MetadataError, ManagedLedgerError) as error:
                 raise OpenFailedError(f"{path}: its deletion can't be finished: {error}") from error
@@ -267,11 +268,9 @@ class ManagedLedgerFactory:
         self._arm()
         return log
 
-    async def _delete_logs_of_cursors(self, log: ManagedLedger) -> None:
-        if ending := log.config.log_of_cursor:
-            config = replace(log.config, log_of_cursor="")
-            for cursor in await log.cursor_set.stored_names():
-                await self.delete(cursor_log_name(log.name, cursor, ending), config)
+    async def _delete_others(self, log: ManagedLedger) -> None:
+        for name in log.lists.info.properties.get(DELETED_WITH, "").splitlines():
+            await self.delete(name, log.config)
 
     def _new_uuid(self) -> str:
         return str(UUID(int=self._rng.getrandbits(128), version=4))

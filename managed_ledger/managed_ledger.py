@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import InitVar, dataclass, field, replace
 from time import perf_counter
+from types import MappingProxyType
 
 import orjson
 
@@ -585,16 +586,18 @@ class ManagedLedger:
             self._closing = asyncio.get_running_loop().create_task(closing.close(self))
         await asyncio.shield(self._closing)
 
-    async def delete(self, first: Callable[[], Awaitable[object]] | None = None) -> None:
+    async def delete(
+        self, others: Mapping[str, Callable[[], Awaitable[None]]] = MappingProxyType({})
+    ) -> None:
         """Deletes the log with its cursors and ledgers. It is closed afterwards in any case.
 
         Args:
-            first: deletes what its cursors have, as soon as nothing can come back.
+            others: logs that go with it, by name, and what deletes each.
 
         Raises:
             MetadataError, LedgerError: nothing is deleted, or the next open finishes what is left.
         """
-        await closing.delete(self, first)
+        await closing.delete(self, others)
 
     # For the package
 

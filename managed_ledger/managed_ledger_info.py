@@ -41,6 +41,8 @@ APART_FORMAT_VERSION = 4
 """Of lists that name ledgers apart."""
 DELETING: Final = "pulsar.deleting"
 """Property of a log whose deletion was decided and isn't finished."""
+DELETED_WITH: Final = "pulsar.deleting.logs"
+"""Property of such a log: names of others that go with it, a line each."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,4 +88,4 @@ def _seen(task: asyncio.Task[None]) -> None:
     """The page that asked may have gone. A mistake of ours shall not cost it more than a number."""
     error = None if task.cancelled() else task.exception()
     if error is not None and not isinstance(error, AdminError):
-        logger.error("not read for a page", exc_info=error)
+        logger.error("a page of the console lacks an answer", exc_info=error)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from magnetar.bookkeeper.client.placement.isolation import ALL_BOOKIES, metadata_of_groups
 from magnetar.broker.protocol.stored_entries import PulsarEntries
-from magnetar.broker.protocol.topic_name import PENDING_ACK_SUFFIX
 from magnetar.bundles.errors import InvalidBundleError
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.metadata.errors import MetadataError
@@ -72,7 +71,6 @@ def ledger_config(
             name.namespace,
             _metadata_without_groups(name, is_strict=config.strict_bookie_affinity_enabled),
         ),
-        log_of_cursor=PENDING_ACK_SUFFIX,
         ledger_entries_max=config.managed_ledger_max_entries_per_ledger,
         ledger_bytes_max=config.managed_ledger_max_size_per_ledger_mbytes << 20,
         ledger_age_min_ms=config.managed_ledger_min_ledger_rollover_time_minutes * 60_000,

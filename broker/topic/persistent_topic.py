@@ -682,18 +682,13 @@ class PersistentTopic(Topic):
     async def _delete_storage(self) -> None:
         self._end_news()
         try:
-            await self.ledger.delete(self._delete_pending_acks)
+            logs = [each.log for each in self._transactional_acks()]
+            await self.ledger.delete({log.name: log.delete for log in logs})
             if self.compaction is not None:
                 await self.compaction.delete_ledger()
         except BaseException:  # also when the deletion is cancelled
             await self.ledger.close()
             raise
-
-    async def _delete_pending_acks(self) -> None:
-        deletions = (each.log.delete() for each in self._transactional_acks())
-        for failure in await asyncio.gather(*deletions, return_exceptions=True):
-            if failure is not None:  # the next load makes up for it, when none is under way
-                raise failure
 
     @property
     def holds_entries(self) -> bool:

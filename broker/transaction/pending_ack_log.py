@@ -34,7 +34,7 @@ from magnetar.broker.transaction.pending_acks import (
 )
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.broker.transaction.transaction_records_pb2 import PendingAckRecord
-from magnetar.managed_ledger.config import ManagedLedgerConfig, cursor_log_name
+from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.cursor.cursor import AckDone, Cursor
 from magnetar.managed_ledger.entry_batch import Buffer
 from magnetar.managed_ledger.entry_form import HeadsInFront
@@ -42,6 +42,7 @@ from magnetar.managed_ledger.errors import ManagedLedgerNotFoundError
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST, Position
+from magnetar.metadata.paths import encode_name
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ def pending_ack_log_name(topic_log: str, subscription: str) -> str:
     Args:
         topic_log: name of the topic's managed ledger.
     """
-    return cursor_log_name(topic_log, subscription, PENDING_ACK_SUFFIX)
+    return f"{topic_log}-{encode_name(subscription)}{PENDING_ACK_SUFFIX}"
 
 
 class CommittedAcks(Protocol):
@@ -111,9 +112,7 @@ class PendingAckLog:
         """
         self.name = name
         self._subscription, self._factory, self._run = subscription, factory, run
-        self._config = replace(
-            config, form=_WITHOUT_HEADS, create_if_missing=True, log_of_cursor=""
-        )
+        self._config = replace(config, form=_WITHOUT_HEADS, create_if_missing=True)
         self.core = PendingAcks(subscription.cursor.state)
         self.ledger: ManagedLedger | None = None
         self.replayed_ms = (0, 0)

@@ -11,6 +11,7 @@ from magnetar.managed_ledger.entry_cache import EntryCache
 from magnetar.managed_ledger.errors import (
     ManagedLedgerClosedError,
     ManagedLedgerFormatError,
+    ManagedLedgerNotFoundError,
     OpenFailedError,
 )
 from magnetar.managed_ledger.factory import ROOT
@@ -62,6 +63,27 @@ async def test_a_log_that_is_being_deleted_is_not_created(cluster: Cluster) -> N
     with pytest.raises(MetadataWriteError):
         await log.delete()
     assert not await cluster.factory().create(NAME)
+
+
+async def test_what_makes_up_for_a_deletion_deletes_the_logs_that_go_with_it(
+    cluster: Cluster,
+) -> None:
+    """No other one, however much its name is like theirs."""
+    factory, names = cluster.factory(), [f"{NAME}-{each}" for each in ("a", "b", "c")]
+    log = await factory.open(NAME, CONFIG)
+    for each in names:
+        assert await factory.create(each)
+
+    async def fail() -> None:
+        raise MetadataWriteError(NAME, OSError())
+
+    with pytest.raises(MetadataWriteError):
+        await log.delete({names[0]: lambda: factory.delete(names[0]), names[1]: fail})
+    await log.close()
+    assert [await factory.exists(each) for each in names] == [False, True, True]
+    with pytest.raises(ManagedLedgerNotFoundError):
+        await cluster.factory().open(NAME, CONFIG)
+    assert [await factory.exists(each) for each in (NAME, *names)] == [False, False, False, True]
 
 
 async def _refuse(path: str, version: int | None = None) -> None:
