@@ -39,6 +39,7 @@ from magnetar.broker.protocol.framing import (
 from magnetar.broker.protocol.plain_sends import scan_sends
 from magnetar.broker.rate_limits.rate_limiter import PublishRateLimiter
 from magnetar.broker.transaction.markers import transaction_of
+from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.managed_ledger.append_core import ENTRY_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
@@ -182,12 +183,12 @@ class SendPath:
         assert self.scan is not None
         if (run := self.scan(view, start, end, self._bytes_max, METADATA_BYTES_MAX)) is None:
             return start
-        next_start, producer_id, heads, bodies, sequence_ids, highest_ids, messages, size = run
+        next_start, producer_id, heads, bodies, sequence_ids, highest_ids, messages, size, of = run
         if (batch := self._batches.get(producer_id)) is None:
             if (found := self._open_batch(producer_id)) is None:
                 return next_start
             batch = found
-        if batch.producer.checked:
+        if batch.producer.checked or (of is not None and not _may_add(batch, of)):
             while start < next_start:
                 total, command_bytes = _FRAME_SIZES(view, start)
                 frame_end = start + 4 + total
@@ -536,6 +537,26 @@ class SendPath:
     def created(self, producer_id: int) -> None:
         """A producer of this id was created: late SENDs of an older one are no matter now."""
         self._recently_closed.pop(producer_id, None)
+
+
+def _may_add(batch: PublishBatch, named: dict[int, tuple[int, int]]) -> bool:
+    """Note the transactions of the entries that are appended next, by index; None may have ended.
+
+    Returns:
+        False: one may not be sent to, and nothing was noted. `SendPath.on_send` tells the client.
+    """
+    check, first = batch.producer.topic.check_transaction, len(batch.heads)
+    transactions = {first + index: TransactionId(*each) for index, each in named.items()}
+    try:
+        for transaction in set(transactions.values()):
+            check(transaction)
+    except BrokerError:
+        return False
+    if batch.transactions is None:
+        batch.transactions = transactions
+    else:
+        batch.transactions.update(transactions)
+    return True
 
 
 def _with_checksum(body: memoryview) -> tuple[bytes, int]:

@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
-Scan: TypeAlias = Callable[
-    [memoryview, int, int, int, int],
-    "tuple[int, int, list[bytes], list[bytes], list[int], list[int], int, int] | None",
-]
+Run: TypeAlias = (
+    "tuple[int, int, list[bytes], list[bytes], list[int], list[int], int, int,"
+    " dict[int, tuple[int, int]] | None]"
+)
+"""See ``send_scan.pyx``."""
+Scan: TypeAlias = Callable[[memoryview, int, int, int, int], "Run | None"]
 
 scan_sends: Scan | None
 try:

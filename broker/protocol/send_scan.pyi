@@ -1,3 +1,5 @@
+from magnetar.broker.protocol.plain_sends import Run
+
 def scan_sends(
     view: memoryview, start: int, end: int, body_max: int, metadata_max: int
-) -> tuple[int, int, list[bytes], list[bytes], list[int], list[int], int, int] | None: ...
+) -> Run | None: ...

@@ -2,9 +2,10 @@
 """SENDs of one read, as long as they are plain: their heads and bodies without protobuf objects.
 
 Plain: from one producer, with a checksum that is right, one message or a batch each, no chunk, no encryption,
-no transaction, and no field that this file doesn't know. `Connection` reads everything else, and everything
-where this isn't compiled: it says what is wrong with a frame, this only stops in front of it. So nothing
-here raises an error for what a client sends. A test holds the two against each other.
+and no field that this file doesn't know. That of a transaction is plain if its metadata names the transaction.
+`Connection` reads everything else, and everything where this isn't compiled: it says what is wrong with a frame,
+this only stops in front of it. So nothing here raises an error for what a client sends. A test holds the two
+against each other.
 
 Every byte is read behind a comparison with the end of what it belongs to.
 """
@@ -19,6 +20,7 @@ from crc32c import crc32c
 cdef enum:
     _HEAD_BYTES = 32  # see entry_header
     _BATCH = 1  # entry_header.FLAG_BATCH
+    _TRANSACTION = 16  # entry_header.FLAG_TRANSACTION
     _KEY = 32  # entry_header.FLAG_KEY
     _BATCHED_BYTES_MIN = 6  # as entry_header
     _CHECKED = 0x0E01
@@ -36,6 +38,7 @@ cdef struct Send:
     uint64_t sequence_id
     uint64_t highest_id
     uint64_t messages
+    bint names_transaction
 
 
 cdef struct Metadata:
@@ -47,6 +50,9 @@ cdef struct Metadata:
     bint is_batch
     bint has_key
     uint32_t key_hash
+    int transaction  # 3: both halves are there
+    uint64_t txn_least
+    uint64_t txn_most
 
 
 cdef inline uint32_t _u32(const uint8_t *at) noexcept nogil:
@@ -98,7 +104,7 @@ cdef bint _read_send(const uint8_t *at, const uint8_t *end, Send *send) noexcept
     cdef uint64_t value = 0
     cdef uint8_t tag
     cdef int seen = 0
-    send.highest_id, send.messages = 0, 1
+    send.highest_id, send.messages, send.names_transaction = 0, 1, False
     while at < end:
         tag = at[0]
         at = _varint(at + 1, end, &value)
@@ -114,6 +120,8 @@ cdef bint _read_send(const uint8_t *at, const uint8_t *end, Send *send) noexcept
             if value > 0x7FFFFFFF:
                 return False
             send.messages = value
+        elif tag == 0x20 or tag == 0x28:  # least and most bits; `on_send` looks at the metadata, too
+            send.names_transaction = True
         elif tag == 0x30:
             send.highest_id = value
         else:
@@ -193,6 +201,10 @@ cdef bint _read_metadata(const uint8_t *at, const uint8_t *end, Metadata *found)
                 found.compression = value
             elif tag == 0x48:
                 found.unpacked_size = value
+            elif tag == 0xB0:
+                found.txn_least, found.transaction = value, found.transaction | 1
+            elif tag == 0xB8:
+                found.txn_most, found.transaction = value, found.transaction | 2
             # event_time, highest_sequence_id, null_value, null_partition_key
             elif tag not in (0x60, 0xC0, 0xC8, 0xF0):
                 return False
@@ -223,7 +235,7 @@ cdef bint _read_metadata(const uint8_t *at, const uint8_t *end, Metadata *found)
         found.count >> 31 or found.unpacked_size >> 32 or found.compression > 4
     ):
         return False
-    return seen == 7
+    return seen == 7 and (found.transaction == 0 or found.transaction == 3)
 
 
 cdef uint32_t _count(const Metadata *metadata, int64_t size) noexcept nogil:
@@ -244,6 +256,8 @@ cdef bytes _head(const Metadata *metadata, Py_ssize_t payload_bytes):
     if metadata.is_batch:
         count = _count(metadata, payload_bytes)
         at[3] = _BATCH
+    if metadata.transaction:
+        at[3] |= _TRANSACTION
     at[0], at[1] = 0x4D, 1
     at[4], at[5] = count >> 24, (count >> 16) & 0xFF
     at[6], at[7] = (count >> 8) & 0xFF, count & 0xFF
@@ -267,7 +281,8 @@ def scan_sends(view, Py_ssize_t start, Py_ssize_t end, Py_ssize_t body_max, Py_s
     Returns:
         None: the first frame isn't one. Else where the next frame begins; the producer's id; of each
         its head, body, sequence id, and the highest one of its batch; how many messages they say
-        they are; and the bytes of their bodies.
+        they are; the bytes of their bodies; and of those that are of a transaction, by index, most
+        and least bits, or None if there are none.
     """
     cdef Py_buffer buffer
     PyObject_GetBuffer(view, &buffer, PyBUF_SIMPLE)
@@ -291,6 +306,7 @@ cdef object _scan(
     cdef Metadata metadata
     cdef Py_ssize_t frame_end, body_from, size, payload_from, body_bytes = 0
     cdef uint64_t producer_id = 0, messages = 0
+    cdef dict transactions = None
     cdef list heads = [], bodies = [], sequence_ids = [], highest_ids = []
     while end - start >= 12:
         frame_end = start + 4 + <Py_ssize_t>_u32(data + start)
@@ -313,10 +329,15 @@ cdef object _scan(
             size > metadata_max
             or payload_from > frame_end
             or not _read_metadata(data + body_from + 10, data + payload_from, &metadata)
+            or (send.names_transaction and not metadata.transaction)
             or crc32c(view[body_from + 6 : frame_end]) != _u32(data + body_from + 2)
         ):
             break
         producer_id = send.producer_id
+        if metadata.transaction:
+            if transactions is None:
+                transactions = {}
+            transactions[len(heads)] = (metadata.txn_most, metadata.txn_least)
         heads.append(_head(&metadata, frame_end - payload_from))
         size = frame_end - body_from
         bodies.append(PyBytes_FromStringAndSize(<const char *>data + body_from, size))
@@ -328,4 +349,4 @@ cdef object _scan(
         start = frame_end
     if not heads:
         return None
-    return start, producer_id, heads, bodies, sequence_ids, highest_ids, messages, body_bytes
+    return start, producer_id, heads, bodies, sequence_ids, highest_ids, messages, body_bytes, transactions

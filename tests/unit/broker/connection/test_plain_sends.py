@@ -13,25 +13,30 @@ from hypothesis import strategies as st
 
 from magnetar.broker.producer.producer import Producer
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.protocol.entry_header import make_header
+from magnetar.broker.protocol.entry_header import FLAG_TRANSACTION, make_header
 from magnetar.broker.protocol.framing import METADATA_BYTES_MAX, encode_body, varint
 from magnetar.broker.protocol.plain_sends import scan_sends
+from magnetar.broker.transaction.transaction_id import TransactionId
 from tests.unit.broker.doubles import Broker, Client, message
 
 pytestmark = pytest.mark.skipif(scan_sends is None, reason="installed without a C compiler")
 
+ENDED = TransactionId(0, 3)
 ROUNDS = 4_000
 SECOND_IS_CHECKED = 2_000
 """From this round on the second producer's messages must be encrypted."""
 VARINTS = (0x08, 0x10, 0x18, 0x20, 0x28, 0x30, 0x38, 0x40, 0x48, 0x58, 0x60, 0x88, 0x98, 0xA0)
 MORE_VARINTS = (0xB0, 0xB8, 0xC0, 0xC8, 0xD8, 0xE0, 0xE8, 0xF0, 0xF8, 0x108, 0x110, 0x7F8)
-PLAIN_VARINTS = (0x10, 0x18, 0x40, 0x48, 0x58, 0x60, 0x98, 0xC0, 0xC8, 0xF0)
+PLAIN_VARINTS = (0x10, 0x18, 0x40, 0x48, 0x58, 0x60, 0x98, 0xB0, 0xB8, 0xC0, 0xC8, 0xF0)
 PLAIN_BYTES = (0x0A, 0x22, 0x32, 0x82, 0x92, 0x102)
 BYTES = (0x0A, 0x12, 0x22, 0x2A, 0x32, 0x3A, 0x6A, 0x72, 0x7A, 0x82, 0x92, 0xD2, 0x102, 0x7FA)
 
 
 class Pair:
-    """Two connections of one broker, of which one reads without compiled code."""
+    """Two connections of one broker, of which one reads without compiled code.
+
+    Where there are transactions, the one of sequence 3 has ended.
+    """
 
     def __init__(self, compiled: Client, python: Client) -> None:
         self.clients = [compiled, python]
@@ -64,9 +69,9 @@ class Pair:
         return end, batches, faults, answers
 
 
-@pytest_asyncio.fixture
-async def broker() -> AsyncIterator[Broker]:
-    broker = await Broker().start()
+@pytest_asyncio.fixture(params=[False, True], ids=["none", "transactions"])
+async def broker(request: pytest.FixtureRequest) -> AsyncIterator[Broker]:
+    broker = await Broker(transaction_coordinator_enabled=request.param).start()
     yield broker
     await broker.close()
 
@@ -78,6 +83,10 @@ async def pair_of(broker: Broker) -> Pair:
         await client.receive_one()  # CONNECTED
         for producer_id in (1, 2):
             await client.produce(f"{name}-{producer_id}", producer_id)
+            if broker.service.config.transaction_coordinator_enabled:
+                producer = client.connection.producers[producer_id]
+                assert isinstance(producer, Producer)
+                await producer.topic.end_transaction(ENDED, -1, commit=True)
         client.connection._outgoing.clear()
         clients.append(client)
     return Pair(*clients)
@@ -107,9 +116,12 @@ class Noise:
             names = rng.sample(sorted(self.FIELDS), rng.randint(0, 3))
             fields: dict[str, Any] = {name: rng.choice(self.FIELDS[name]) for name in names}
             highest = rng.choice((0, 0, 5, 2**64 - 1))
+            if rng.random() < 0.3:
+                fields |= {"txnid_most_bits": 0, "txnid_least_bits": rng.choice((1, 2, 3, 2**63))}
             return message(
                 *(rng.choice((0, 7, 2**64 - 1)), rng.randbytes(rng.randint(0, 40)), producer_id),
                 highest=highest,
+                in_command=rng.choice((None, None, 2, 3)),
                 checksum=rng.random() < 0.9,
                 damage=rng.random() < 0.05,
                 **fields,
@@ -186,7 +198,7 @@ class Noise:
 async def test_any_bytes_are_read_as_python_reads_them(broker: Broker) -> None:
     pair = await pair_of(broker)
     assert scan_sends is not None
-    plain = refused = 0
+    plain = named = refused = 0
     for seed in range(ROUNDS):
         if seed == SECOND_IS_CHECKED:
             for client in pair.clients:
@@ -196,9 +208,12 @@ async def test_any_bytes_are_read_as_python_reads_them(broker: Broker) -> None:
         data = Noise(seed).reads()
         compiled, python = pair.read(data)
         assert compiled == python, f"round {seed}: {data.hex()}"
-        plain += scan_sends(memoryview(data), 0, len(data), 1 << 20, METADATA_BYTES_MAX) is not None
+        run = scan_sends(memoryview(data), 0, len(data), 1 << 20, METADATA_BYTES_MAX)
+        plain += run is not None
+        named += run is not None and run[8] is not None
         refused += isinstance(python[0], tuple)
     assert plain > ROUNDS // 8, "else this compares nothing"
+    assert named > ROUNDS // 30
     assert refused > ROUNDS // 50
 
 
@@ -222,7 +237,21 @@ async def test_an_ordinary_message_is_plain(broker: Broker) -> None:
     run = scan_sends(memoryview(data), 0, len(data), 1 << 20, METADATA_BYTES_MAX)
     assert run is not None
     assert (run[0], run[4]) == (len(data), list(range(1, 10)))
+    assert run[8] is None, "none is of a transaction"
     assert scan_sends(memoryview(data), 0, len(data), 1 << 20, 10) is None, "metadata too large"
+
+
+def test_an_ordinary_message_of_a_transaction_is_plain() -> None:
+    assert scan_sends is not None
+    of_two = [
+        message(number, in_command=named, txnid_most_bits=1, txnid_least_bits=least)
+        for number, (named, least) in enumerate([(7, 7), (None, 2**64 - 1)])
+    ]
+    data = message(0) + b"".join(of_two)
+    run = scan_sends(memoryview(data), 0, len(data), 1 << 20, METADATA_BYTES_MAX)
+    assert run is not None
+    assert run[8] == {1: (1, 7), 2: (1, 2**64 - 1)}
+    assert [head[3] for head in run[2]] == [0, FLAG_TRANSACTION, FLAG_TRANSACTION]
 
 
 @given(
@@ -267,6 +296,7 @@ def test_a_batch_counts_as_many_messages_as_its_bytes_can_hold(
         *(message(2, producer_id=2), message(2, num_messages_in_batch=-1)),
         *(message(2, marker_type=1), message(2, damage=True), message(2, in_command=1)),
         *(message(2, num_chunks_from_msg=2), message(2, payload=b"x" * 500)),
+        *(message(2, txnid_most_bits=1), message(2, txnid_least_bits=1)),
     ],
 )
 def test_a_run_ends_in_front_of_what_it_doesnt_know(unlike: bytes) -> None:
