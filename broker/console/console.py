@@ -159,7 +159,7 @@ class Console:
         key = _who_and_what(request, path)
         if (body := self._fragments.get(key)) is None:
             view, source = await self._view(request, path)
-            counts = await self._counts.of(_who(request), source.counts)
+            counts = await self._counts_of(request, source)
             body = self._render("fragment.html", view, path, None, counts)
             if view.live and view.status == 200:
                 self._fragments.put(key, body)
@@ -204,7 +204,18 @@ class Console:
         choices = choices_of(request.cookies)
         is_red = self._look.color == _COLORS["red"]
         findings = functools.partial(self._findings.of, _who(request), source.findings)
-        ask = Ask(source, names, query, self._contents, token, root, choices, is_red, findings)
+        ask = Ask(
+            source,
+            names,
+            query,
+            self._contents,
+            token,
+            root,
+            choices,
+            is_red,
+            findings,
+            request.headers.get(FRAGMENT, ""),
+        )
         if self._has_ended is None:
             return ask
         return replace(ask, has_ended=functools.partial(self._has_ended, request))
@@ -220,7 +231,7 @@ class Console:
         counts: Mapping[str, int] | None = None
         if source is not None:
             visitor, counts = await asyncio.gather(
-                _visitor(source), self._counts.of(_who(request), source.counts)
+                _visitor(source), self._counts_of(request, source)
             )
         if view.live:
             body = self._render("page.html", view, path, visitor, counts)
@@ -250,6 +261,12 @@ class Console:
             "visitor": visitor,
         }
         return self._environment.get_template(template).render(content).encode()
+
+    async def _counts_of(self, request: Request, source: Source) -> Mapping[str, int] | None:
+        try:
+            return await self._counts.of(_who(request), source.counts)
+        except AdminError:  # the log has it; a page shall not lack more than these numbers
+            return None
 
     async def _view(self, request: Request, path: str) -> tuple[View, Source]:
         source = self._open_source(request)
@@ -293,8 +310,8 @@ def _who(request: Request) -> str:
 
 def _who_and_what(request: Request, path: str) -> tuple[object, ...]:
     """Two requests with the same one are answered alike."""
-    choices = frozenset(choices_of(request.cookies).items())
-    return _who(request), path, request.scope.get("query_string", b""), choices
+    choices, shown = frozenset(choices_of(request.cookies).items()), request.headers.get(FRAGMENT)
+    return _who(request), path, request.scope.get("query_string", b""), choices, shown
 
 
 def _page_response(status: int, body: bytes) -> Response:

@@ -17,6 +17,7 @@ T = TypeVar("T")
 _WAIT_S: Final = 0.1
 """A page waits so long for an answer; else it has that of before, or none."""
 _KNOWN_MAX: Final = 200
+_MISTAKE: Final = "a page of the console lacks an answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class KeptReads(Generic[T]):
 
     def __init__(self, clock_s: Callable[[], float], age: Age) -> None:
         self._clock_s, self._age = clock_s, age
-        self._known: dict[str, tuple[T, float]] = {}  # and until when
+        self._known: dict[str, tuple[T | AdminError, float]] = {}  # and until when
         self._reading: dict[str, asyncio.Task[None]] = {}
 
     async def of(self, who: str, read: Callable[[], Awaitable[T]]) -> T | None:
@@ -48,20 +49,16 @@ class KeptReads(Generic[T]):
         Args:
             read: asks, as ``who`` may.
         Raises:
-            AdminError: it is refused.
+            AdminError: it was refused, or failed by a mistake of ours.
         """
         known = self._known.get(who)
         if known is not None and self._clock_s() < known[1]:
-            return known[0]
+            return _value(known[0])
         if (task := self._reading.get(who)) is None:
             task = self._reading[who] = asyncio.create_task(self._read(who, read))
-            task.add_done_callback(_seen)
         await asyncio.wait({task}, timeout=_WAIT_S)
-        ended = task.done() and not task.cancelled()
-        if ended and isinstance(refusal := task.exception(), AdminError):
-            raise refusal
         known = self._known.get(who)
-        return None if known is None else known[0]
+        return None if known is None else _value(known[0])
 
     async def close(self) -> None:
         """Ends what is being read."""
@@ -72,20 +69,28 @@ class KeptReads(Generic[T]):
 
     async def _read(self, who: str, read: Callable[[], Awaitable[T]]) -> None:
         began_s, age = self._clock_s(), self._age
+        found: T | AdminError
         try:
             found = await read()
+        except AdminError as error:
+            found = error
+        except Exception as error:
+            logger.exception(_MISTAKE)
+            reason = f"{type(error).__name__}, a mistake of the console; its log says: {_MISTAKE}"
+            found = AdminError(500, reason)
         finally:
             del self._reading[who]
         now_s = self._clock_s()
         self._known.pop(who, None)
         kept_s = min(max(age.fresh_s, age.share * (now_s - began_s)), age.most_s)
-        self._known[who] = found, now_s + kept_s
+        # A failure is told until the next read has ended, but the next page reads again.
+        self._known[who] = found, 0.0 if isinstance(found, AdminError) else now_s + kept_s
         while len(self._known) > _KNOWN_MAX:
             del self._known[next(iter(self._known))]
 
 
-def _seen(task: asyncio.Task[None]) -> None:
-    """The page that asked may have gone. A mistake of ours shall not cost it more than a number."""
-    error = None if task.cancelled() else task.exception()
-    if error is not None and not isinstance(error, AdminError):
-        logger.error("a page of the console lacks an answer", exc_info=error)
+def _value(found: T | AdminError) -> T:
+    """Raises AdminError."""
+    if isinstance(found, AdminError):
+        raise found
+    return found

@@ -40,7 +40,9 @@ from magnetar.broker.console.index_view import (
 from magnetar.broker.console.list_export import export_list
 from magnetar.broker.console.lists import (
     ASKED,
+    ShownPage,
     schema_query,
+    shown_page,
     subscription_query,
     topic_query,
     topics_of,
@@ -158,10 +160,12 @@ async def topics(ask: Ask) -> View:
     query = _of_page(topic_query(ask))
     stars = ask.choices.get(STARRED, frozenset())
 
-    def read(page: IndexPage) -> tuple[IndexPage, list[Any]]:
-        return replace(page, views={STARRED: len(stars), **page.views}), topic_rows(page)
+    def read(found: ShownPage) -> tuple[ShownPage, list[Any]]:
+        views = {STARRED: len(stars), **found.page.views}
+        return replace(found, page=replace(found.page, views=views)), topic_rows(found.page)
 
-    rows = await panel("Topics", topics_of(ask, query), read)
+    found = shown_page(ask, query, lambda query: topics_of(ask, query))
+    rows = await panel("Topics", found, read)
     views = (*TOPIC_VIEWS, (STARRED, "Starred"))
     columns = (*TOPIC_COLUMNS, *COLUMNS_OF_VIEWS.get(query.view, ()))
     return _table(ask, query, rows, "Topics", "topics", columns, views, "There is no topic.")
@@ -170,7 +174,9 @@ async def topics(ask: Ask) -> View:
 async def schemas(ask: Ask) -> View:
     """Topics that have a schema."""
     query = _of_page(schema_query(ask))
-    rows = await panel("Schemas", ask.source.schemas(query), lambda page: (page, schema_rows(page)))
+    rows = await panel(
+        "Schemas", ask.source.schemas(query), lambda page: (ShownPage(page), schema_rows(page))
+    )
     nothing = "No topic has a schema."
     if not ask.source.lists_schemas:
         nothing = "No topic of this page has a schema."
@@ -180,8 +186,8 @@ async def schemas(ask: Ask) -> View:
 async def subscriptions(ask: Ask) -> View:
     """All subscriptions, the one that is furthest behind first."""
     query = _of_page(subscription_query(ask))
-    found = ask.source.subscriptions(query)
-    rows = await panel("Subscriptions", found, lambda page: (page, behind_rows(page)))
+    found = shown_page(ask, query, ask.source.subscriptions)
+    rows = await panel("Subscriptions", found, lambda found: (found, behind_rows(found.page)))
     nothing = "No loaded topic has a subscription."
     return _table(
         ask,
@@ -202,7 +208,7 @@ def _of_page(query: IndexQuery) -> IndexQuery:
 def _table(
     ask: Ask,
     query: IndexQuery,
-    rows: Panel[tuple[IndexPage, list[Any]]],
+    rows: Panel[tuple[ShownPage, list[Any]]],
     title: str,
     menu: str,
     columns: tuple[Column, ...],
@@ -211,11 +217,13 @@ def _table(
 ) -> View:
     shown: dict[str, Any] | None = None
     if rows.value is not None:
-        page, read = rows.value
+        found, read = rows.value
+        page = found.page
         if not query.grouped and any("-partition-" in row["topic"] for row in page.rows):
             page = replace(page, note=f"{page.note} Here each partition is a row.".lstrip())
         names = ("total", "matching", "next", "views", "silent", "note", "is_complete")
         shown = {"rows": read, **{name: getattr(page, name) for name in names}}
+        shown |= {"order": found.order, "is_sorted": found.is_sorted}
     descending = query.order == "desc" if query.order else query.sort != "topic"
     return View(
         "table.html",

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from magnetar.bookkeeper.metrics import Durations
+from magnetar.broker.console.kept_order import name_of, only_those
 from magnetar.broker.console.source import IndexPage, IndexQuery
 from magnetar.broker.console.topic_view import listed_subscriptions, type_of
 from magnetar.broker.dispatch.explanation import (
@@ -276,6 +277,9 @@ def page_of(
         note += " Its statistics of all topics have no times of messages and no quotas: this view"
         note += " isn't there."
     found = matching(shown_rows)
+    if query.only:
+        names = only_those(query.only)
+        found = [row for row in (*found, *system_topics) if name_of(row) in names]
     counts: dict[str, int] = {}
     for row in matching(rows) if query.grouped else found:
         for view in _views(row):

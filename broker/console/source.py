@@ -56,6 +56,8 @@ class IndexQuery:
     """Whether the first topics will do while all of many are being read."""
     schemas: bool = False
     """Whether rows of topics have the type and the version of their schema."""
+    only: str = ""
+    """Names of the rows, see the route; empty: all."""
 
     def given(self) -> dict[str, str | int]:
         """What isn't empty, as parameters of the route."""

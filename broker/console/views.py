@@ -117,6 +117,8 @@ class Ask:
     """Whether the cluster is marked red, see ``webConsoleEnvironment``."""
     findings: Callable[[], Awaitable[list[dict[str, Any]] | None]] = _nothing
     """What needs attention; None: that is being looked at. Raises AdminError."""
+    shown: str = ""
+    """Order of the rows that the browser shows, see ``KeptOrder``; empty: it shows none yet."""
     has_ended: Callable[[], Awaitable[bool]] = _never
     """Whether the session has ended that the request came with."""
 

@@ -408,7 +408,7 @@ class IndexTables:
 
     async def _page(self, table: FigureTable, query: PageQuery, sight: Sight | None) -> PageAnswer:
         """One scan for all who ask the same while nothing has changed."""
-        if sight is not None:
+        if sight is not None or query.only is not None:
             return await self._scan_page(table, query, sight)
         key = (id(table), table.version, query)
         if (task := self._pages.get(key)) is None:

@@ -166,6 +166,8 @@ class PageQuery:
     """Of each row's recent history."""
     grouped: bool = False
     """Whether the parts of one thing are one row; only of all views, in the order of names."""
+    only: frozenset[Hashable] | None = None
+    """Keys of the rows that count; None: all do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +208,11 @@ class PageScan:
     ) -> None:
         """``sight``: None: everything may be seen."""
         self._table, self._query, self._views, self._sight = table, query, views, sight
-        self._next, self._end = 0, table.end
+        self._slots: Sequence[int] = range(table.end)
+        if query.only is not None:
+            found = (table.slot_of.get(key) for key in query.only)
+            self._slots = [slot for slot in found if slot is not None]
+        self._next, self._end = 0, len(self._slots)
         self._total = self._matching = 0
         self._counts = dict.fromkeys(views, 0)
         self._best: list[tuple[float, str, int]] | list[tuple[str, int]] = []
@@ -216,7 +222,7 @@ class PageScan:
         """Look at the next rows; False: those were the last."""
         first, self._next = self._next, min(self._next + SLICE_ROWS, self._end)
         slots = visible_slots(
-            self._table, range(first, self._next), self._query.place_max, self._sight
+            self._table, self._slots[first : self._next], self._query.place_max, self._sight
         )
         if self._spaces is not None:
             chosen_spaces, spaces = self._spaces, self._table.spaces

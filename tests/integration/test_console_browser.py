@@ -161,6 +161,45 @@ def test_figures_follow_and_what_is_selected_stays(
         expect(page.locator("main")).to_contain_text("Nothing has this in its name")
 
 
+def test_rows_stay_where_they_are_until_somebody_sorts_again(
+    browser: Browser, console: str, standalone: StandaloneProcess
+) -> None:
+    """Their figures follow, and so they do on a phone; a link of the page sorts them afresh."""
+    base = f"{standalone.admin_url}/admin/v2/persistent/public/default"
+    names = ["kept-a", "kept-b"]
+
+    def send(name: str, count: int) -> None:
+        body = {"producerName": "p", "messages": [{"payload": "x"}] * count}
+        url = f"{standalone.admin_url}/topics/persistent/public/default/{name}"
+        assert httpx.post(url, json=body, timeout=60).is_success
+
+    for count, name in zip((3, 1), names, strict=True):
+        assert httpx.put(f"{base}/{name}/subscription/s", timeout=60).status_code in (204, 409)
+        send(name, count)
+    with browser.new_page(viewport={"width": 390, "height": 844}) as page:
+        page.goto(f"{console}topics?q=kept-&sort=msgBacklog")
+        rows = page.locator("tbody tr")
+        expect(rows.locator("b")).to_have_text(names)
+        again = page.get_by_role("link", name="sort again")
+        expect(again).to_have_count(0)
+        send(names[1], 9)
+        expect(rows.nth(1).locator("td").nth(3)).to_have_text("10", timeout=60_000)
+        expect(rows.locator("b")).to_have_text(names)
+        page.keyboard.press("j")
+        again.click()
+        expect(rows.locator("b")).to_have_text(names[::-1])
+        expect(again).to_have_count(0)
+    with (
+        browser.new_context(java_script_enabled=False) as context,
+        context.new_page() as page,
+    ):
+        page.goto(f"{console}topics?q=kept-&sort=msgBacklog")
+        expect(page.locator("tbody b")).to_have_text(names[::-1])
+        send(names[0], 20)
+        page.reload()
+        expect(page.locator("tbody b")).to_have_text(names)
+
+
 @pytest.mark.parametrize("width", [1440, 390])
 def test_everything_is_found_by_keys_alone(browser: Browser, console: str, width: int) -> None:
     with browser.new_page(viewport={"width": width, "height": 700}) as page:

@@ -59,9 +59,7 @@ let factor = 1;
 let updatedAt = Date.now();
 let timer = 0;
 
-function period() {
-  return Number(main().dataset.live ?? 0) * 1000 * factor;
-}
+const period = () => Number(main().dataset.live ?? 0) * 1000 * factor;
 
 function schedule() {
   clearTimeout(timer);
@@ -72,7 +70,9 @@ async function update() {
   if (document.hidden) return schedule();
   const started = performance.now();
   try {
-    const answer = await fetch(location.href, { headers: { "Magnetar-Fragment": "1" }, cache: "no-store" });
+    const order = main().querySelector("[data-order]")?.dataset.order; // of rows: it is kept
+    const headers = { "Magnetar-Fragment": order ?? "1" };
+    const answer = await fetch(location.href, { headers, cache: "no-store" });
     if (answer.redirected) return location.reload(); // to the login
     if (answer.status >= 500) throw new Error(`the broker answers ${answer.status}`);
     morph(await answer.text());

@@ -3,11 +3,12 @@
 Magnetar's own. ``broker/index`` has the figures; nothing is kept before the first of these calls.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
+import orjson
 from fastapi import Depends, Query, Request, Response
 
 from magnetar.broker.auth.authorization import Caller
@@ -104,6 +105,7 @@ class Asked:
     limit: int
     namespace: str
     points: int
+    only: frozenset[Hashable] | None
 
     def query(
         self, sort: str, view: str | None, place_max: int, *, grouped: bool = False
@@ -114,8 +116,8 @@ class Asked:
             ApiError: 400 ``after`` is of another order, or partitions can't be one row in it.
         """
         figure = "" if sort == "topic" else sort
-        if grouped and (figure or view):
-            raise ApiError(400, "grouped: only in the order of names, and without a view")
+        if grouped and (figure or view or self.only is not None):
+            raise ApiError(400, "grouped: only in the order of names, without `view` and `only`")
         try:
             key = None if self.after is None else parse_key(self.after, figure)
         except ValueError as error:
@@ -131,6 +133,7 @@ class Asked:
             place_max,
             self.points,
             grouped,
+            self.only,
         )
 
 
@@ -152,8 +155,29 @@ async def _asked(
         int | None,
         Query(ge=2, le=_POINTS_MAX, description="Of each row's `history`"),
     ] = None,
+    only: Annotated[
+        str | None,
+        Query(
+            description="Only these rows: a JSON array of names of topics, or of arrays of a topic"
+            " and a subscription; others count nowhere in the answer"
+        ),
+    ] = None,
 ) -> Asked:
-    return Asked(q, order, after, limit, namespace, points or 0)
+    return Asked(q, order, after, limit, namespace, points or 0, _keys_of(only))
+
+
+def _keys_of(text: str | None) -> frozenset[Hashable] | None:
+    """Of rows, by the parameter ``only``. Raises ApiError."""
+    if text is None:
+        return None
+    try:
+        found = orjson.loads(text)
+        keys = frozenset(tuple(each) if isinstance(each, list) else each for each in found)
+    except (orjson.JSONDecodeError, TypeError) as error:
+        raise ApiError(400, f"only: {error}") from error
+    if len(keys) > _LIMIT_MAX:
+        raise ApiError(400, f"only: more than {_LIMIT_MAX} rows")
+    return keys
 
 
 _Asked = Annotated[Asked, Depends(_asked)]

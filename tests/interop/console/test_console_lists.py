@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import httpx
 
+from magnetar.broker.console.kept_order import KeptOrder
 from tests.interop.console.visitor import reason_of, rest, step
 from tests.official_client import client_of
 
@@ -127,3 +128,30 @@ async def test_a_starred_topic_has_figures_of_now(console: httpx.AsyncClient, to
     backlog, oldest = re.findall(r'<td class="r">([^<]+)</td>', page)
     assert backlog == "3"
     assert re.fullmatch(r"[\d.]+ (ms|s|min)", oldest)
+
+
+async def test_rows_keep_their_order_until_somebody_sorts_again(
+    console: httpx.AsyncClient, topic: str, admin_url: str
+) -> None:
+    """Also those that the list would no longer have on this page; one that is gone is left out."""
+    full = topic.replace("/", "://", 1)
+    other = f"{topic}-other"
+    async with httpx.AsyncClient() as client:
+        assert (await client.put(f"{admin_url}/admin/v2/{other}")).is_success
+    path = {"q": other.rpartition("/")[2], "sort": "storageSize"}
+    async with asyncio.timeout(150):  # Pulsar's list of names is a snapshot
+        page = ""
+        while "1 shown of 1" not in page:
+            page = (await console.get("/console/topics", params=path)).text
+            await asyncio.sleep(0.2)
+    kept = KeptOrder.of([(f"{full}-other",), (f"{full}-gone",), (full,)])
+    answer = await console.get(
+        "/console/topics", params=path, headers={"Magnetar-Fragment": kept.text}
+    )
+    name = topic.rpartition("/")[2]
+    assert re.findall(r"<b>([^<]+)</b>", answer.text[answer.text.index("<tbody") :]) == [
+        f"{name}-other",
+        name,
+    ]
+    assert f'data-order="{kept.text}"' in answer.text
+    assert "sort again</a>" in answer.text

@@ -11,6 +11,7 @@ import pytest
 from magnetar.broker.console import kept_reads
 from magnetar.broker.console.admin_api import AdminError
 from magnetar.broker.console.kept_reads import Age, KeptReads
+from magnetar.broker.console.source import Source
 from magnetar.broker.http.server.app import create_app
 from tests.unit.broker.doubles import Broker
 from tests.unit.broker.http.authorized import authorized_broker, client_of
@@ -97,6 +98,54 @@ async def test_a_page_does_not_wait_for_slow_counts(most_s: float, kept_s: float
     now_s[0] += 0.2
     assert await counts.of("anna", source.counts) == {"topics": 2}
     assert await counts.of("bert", source.counts) == {"topics": 3}
+
+
+async def test_a_mistake_is_told_until_the_answer_is_there(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by pages that don't wait for it, and where there was an answer before."""
+    now_s, failing = [100.0], asyncio.Event()
+
+    async def fail() -> dict[str, int]:
+        await failing.wait()
+        raise KeyError("owner")
+
+    source: Any = SlowSource()
+    source.let.set()
+    counts = KeptReads[dict[str, int]](lambda: now_s[0], Age(10, 50, 60))
+    assert await counts.of("anna", source.counts) == {"topics": 1}
+    now_s[0] += 60
+    assert await counts.of("anna", fail) == {"topics": 1}  # that of before, meanwhile
+    assert await counts.of("bert", fail) is None
+    failing.set()
+    await asyncio.wait([*counts._reading.values()])
+    failing.clear()
+    for who in ("anna", "bert"):
+        with pytest.raises(AdminError, match=r"KeyError, a mistake .* a page of the console lacks"):
+            await counts.of(who, fail)
+    assert "a page of the console lacks an answer" in caplog.text
+    assert "KeyError" in caplog.text
+    failing.set()
+    await asyncio.wait([*counts._reading.values()])
+    assert await counts.of("anna", source.counts) == {"topics": 2}
+
+
+@pytest.mark.usefixtures("patience")
+async def test_the_overview_says_that_looking_failed(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(source: Source) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Source, "findings", fail)
+    monkeypatch.setattr(Source, "counts", fail)  # a page without these numbers needs no words
+    transport = httpx.ASGITransport(create_app(broker.service))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        page = (await client.get("/console/")).text
+    assert "Looking for" not in page
+    assert "What needs attention can't be told" in page
+    (said,) = re.findall(r'<p class="fail">(.*?)</p>', page)
+    assert "What needs attention: ZeroDivisionError, a mistake of the console; its log says" in said
 
 
 async def test_a_refusal_reaches_the_page_that_waits_and_is_not_kept() -> None:

@@ -1,8 +1,10 @@
 """Pages of topics and subscriptions over HTTP: what is asked for, and what each role may see."""
 
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -123,6 +125,19 @@ async def test_a_role_sees_what_it_may_look_up(
     assert sum(each["topicCount"] for each in sums.values()) == len(seen)
 
 
+async def test_a_role_sees_of_certain_rows_what_it_may_look_up(guarded: Broker) -> None:
+    full = ["persistent://t1/ns/a", "persistent://t1/other/c", "persistent://t1/ns/gone"]
+    for role, seen in (("admin", ["t1/ns/a", "t1/other/c"]), ("cons", ["t1/ns/a"])):
+        asked = quote(json.dumps(full))
+        assert names(await ask(guarded, f"topics-index?only={asked}", role)) == seen
+        asked = quote(json.dumps([[each, "s"] for each in full] + [["persistent://t1/ns/a", "x"]]))
+        answer = await ask(guarded, f"subscriptions-index?only={asked}&sort=msgBacklog", role)
+        assert [row["topic"] for row in answer["subscriptions"]] == [
+            f"persistent://{each}" for each in seen
+        ]
+        assert answer["total"] == len(seen)
+
+
 async def test_only_a_superuser_sees_with_the_eyes_of_another_role(guarded: Broker) -> None:
     assert names(await ask(guarded, "topics-index?role=admin-t1", "admin")) == list(TOPICS[:3])
     assert names(await ask(guarded, "topics-index?role=admin", "nobody")) == []
@@ -132,7 +147,11 @@ async def test_only_a_superuser_sees_with_the_eyes_of_another_role(guarded: Brok
 
 @pytest.mark.parametrize(
     "query",
-    ["sort=nonsense", "order=up", "limit=0", "limit=1001", "view=x", "after=x", "after=1.0:t"],
+    [
+        *("sort=nonsense", "order=up", "limit=0", "limit=1001", "view=x", "after=x"),
+        *("after=1.0:t", "only=x", "only=5", "only=[[[]]]", "only=[]&grouped=true"),
+        f"only={[*range(1001)]}",
+    ],
 )
 async def test_what_cannot_be_answered_is_refused(broker: Broker, query: str) -> None:
     async with client_of(create_app(broker.service), None) as client:

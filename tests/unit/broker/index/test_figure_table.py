@@ -90,6 +90,7 @@ QUERY = st.builds(
     namespace=st.sampled_from([*[""] * 8, *SPACES, "no/such"]),
     view=st.sampled_from(["", "", "", "backlog"]),
     place_max=st.sampled_from([UNLOADED, LOADED]),
+    only=st.one_of(st.none(), st.none(), st.frozensets(st.sampled_from([*NAMES, "gone"]))),
 )
 SIGHT = st.one_of(
     st.none(),
@@ -131,6 +132,7 @@ def expected(both: Both, query: PageQuery, sight: Sight | None) -> tuple[list[st
         for name, row in both.rows.items()
         if row.place <= query.place_max
         and query.namespace in ("", row.space)
+        and (query.only is None or name in query.only)
         and _may(both, name, row, sight)
     }
     told = {name: row for name, row in seen.items() if query.text in name.lower()}
