@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import orjson
 
+from magnetar.bundles.bookie_affinity import BookieAffinity
 from magnetar.bundles.errors import InvalidBundleError
 from magnetar.bundles.namespace_bundles import HashRange, NamespaceBundles
 from magnetar.metadata.errors import BadVersionError, MetadataError, ValueTooLargeError
@@ -27,7 +28,6 @@ POLICIES_ROOT = "/admin/policies"
 # Pulsar's names of the fields.
 ANTI_AFFINITY_GROUP = "namespaceAntiAffinityGroup"
 BOOKIE_AFFINITY = "bookieAffinityGroup"
-_AFFINITY_FIELDS: Final = ("bookkeeperAffinityGroupPrimary", "bookkeeperAffinityGroupSecondary")
 _COPY_RETRY_S: Final = 1.0
 _HEARTBEAT = re.compile(r"pulsar/[^/]+:\d+")
 
@@ -38,31 +38,15 @@ def is_heartbeat(namespace: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class BookieAffinity:
-    """Names of groups of bookies, with commas, as they were given; None: not given.
-
-    Attributes:
-        secondary: taken, too, where the primary groups have too few bookies.
-    """
-
-    primary: str | None = None
-    secondary: str | None = None
-
-    @classmethod
-    def of_stored(cls, stored: Mapping[str, Any]) -> "BookieAffinity":
-        """Out of Pulsar's BookieAffinityGroupData; what is no text is as if it wasn't given."""
-        names = (stored.get(field) for field in _AFFINITY_FIELDS)
-        return cls(*(name if isinstance(name, str) else None for name in names))
-
-    def to_stored(self) -> dict[str, str]:
-        names = zip(_AFFINITY_FIELDS, (self.primary, self.secondary), strict=True)
-        return {field: name for field, name in names if name is not None}
-
-
-@dataclass(frozen=True, slots=True)
 class LocalPolicies:
     bundles: NamespaceBundles
     other_fields: Mapping[str, Any] = field(default_factory=dict)  # affinity groups, migration
+
+    @property
+    def bookie_affinity(self) -> BookieAffinity | None:
+        """Groups of bookies that the namespace's ledgers are kept on; None: it has none."""
+        stored = self.other_fields.get(BOOKIE_AFFINITY)
+        return BookieAffinity.of_stored(stored) if isinstance(stored, dict) else None
 
     def encode(self) -> bytes:
         return orjson.dumps({"bundles": self.encode_bundles(), **self.other_fields})
@@ -184,8 +168,13 @@ class BundleFactory:
         Raises:
             InvalidBundleError: the stored local policies can't be read.
         """
-        stored = (await self._other_fields(namespace) or {}).get(BOOKIE_AFFINITY)
-        return BookieAffinity.of_stored(stored) if isinstance(stored, dict) else None
+        local = await self._local.get(f"{LOCAL_POLICIES_ROOT}/{namespace}")
+        return None if local is None else local.value.bookie_affinity
+
+    def bookie_affinity_nowait(self, namespace: str) -> BookieAffinity | None:
+        """From memory; None, too, when it has to be read."""
+        local = self._local.get_nowait(f"{LOCAL_POLICIES_ROOT}/{namespace}")
+        return None if local is None else local.value.bookie_affinity
 
     async def set_bookie_affinity(self, namespace: str, affinity: BookieAffinity | None) -> None:
         """Store the groups, or take them away; see ``set_anti_affinity_group``."""

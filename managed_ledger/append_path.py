@@ -234,7 +234,7 @@ class AppendPath:
                     config.password,
                     digest_type=config.digest_type,
                 ),
-                {**custom_metadata(log.name), **await config.placement_metadata()},
+                {**custom_metadata(log.name), **await config.placement_metadata.read()},
                 above=listed[-1].ledger_id if listed else -1,
             )
             ledger_id = writer.ledger_id

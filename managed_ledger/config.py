@@ -1,22 +1,33 @@
 """Settings of one managed ledger; frozen, shared by all topics of a namespace."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Final
 
 from magnetar.bookkeeper.ledger_metadata import DIGEST_CRC32C
 from magnetar.managed_ledger.entry_form import HEADS_IN_FRONT, EntryForm
 from magnetar.managed_ledger.offload.config import NO_OFFLOAD, OffloadConfig
 
-PlacementMetadata: TypeAlias = Callable[[], Awaitable[Mapping[str, bytes]]]
-"""Custom metadata that names groups of bookies. Raises MetadataError: it can't be told now."""
-_ANY_BOOKIES: Final[Mapping[str, bytes]] = MappingProxyType({})
+_NO_METADATA: Final[Mapping[str, bytes]] = MappingProxyType({})
 
 
-async def no_placement_metadata() -> Mapping[str, bytes]:
-    """Ledgers are kept where the client's placement puts them."""
-    return _ANY_BOOKIES
+class PlacementMetadata:
+    """Custom metadata of new ledgers, which name groups of bookies. Here none: ledgers are kept
+    where the client's placement puts them."""
+
+    __slots__ = ()
+
+    async def read(self) -> Mapping[str, bytes]:
+        """Raises MetadataError: it can't be told now."""
+        return _NO_METADATA
+
+    def known(self) -> Mapping[str, bytes]:
+        """The same without a wait, as far as it is in memory: for what is told to people."""
+        return _NO_METADATA
+
+
+ANY_BOOKIES: Final = PlacementMetadata()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +46,7 @@ class ManagedLedgerConfig:
     """Of new ledgers, see ``LedgerConfig``."""
     form: EntryForm = HEADS_IN_FRONT
     """How entries lie in ledgers."""
-    placement_metadata: PlacementMetadata = no_placement_metadata
+    placement_metadata: PlacementMetadata = ANY_BOOKIES
     """Asked for each new ledger, so that a change holds from the next one on."""
 
     create_if_missing: bool = True

@@ -174,11 +174,17 @@ class ManagedLedger:
         return max(1, round((perf_counter() - written_s) * 1000)) if written_s else 0
 
     @property
-    def missing_bookies(self) -> int:
-        """How many more must accept writes before an append can succeed; 0: a ledger is open."""
+    def missing_bookies(self) -> tuple[int, str]:
+        """How many more must accept writes before an append can succeed; 0: a ledger is open.
+
+        And which bookies may be taken, "": all.
+        """
         if self.appends is not None and self.appends.core.current >= 0:
-            return 0
-        return max(0, self.config.ensemble_size - len(self.client.bookies.writable))
+            return 0, ""
+        config = self.config
+        return self.client.missing_bookies(
+            config.ensemble_size, config.write_quorum, config.placement_metadata.known()
+        )
 
     @property
     def terminated(self) -> Position | None:

@@ -99,6 +99,18 @@ class BookKeeperClient:
             deferred_sync=config.deferred_sync,
         )
 
+    def missing_bookies(
+        self, ensemble_size: int, write_quorum: int, custom_metadata: Mapping[str, bytes]
+    ) -> tuple[int, str]:
+        """How many more must accept writes before such a ledger can be created.
+
+        Returns:
+            that, and which bookies may be taken; "": all.
+        """
+        placement = self._placement.for_ledger({**self.custom_metadata, **custom_metadata})
+        missing = placement.missing(ensemble_size, write_quorum, self.bookies.writable)
+        return missing, placement.restriction
+
     async def open_ledger(
         self, ledger_id: int, password: bytes = b"", *, recover: bool
     ) -> LedgerReader:

@@ -20,6 +20,8 @@ from magnetar.metadata.store import MetadataStore
 from magnetar.metadata.vote_election import VoteElection, read_leader
 
 AUDITOR_PATH: Final = f"{UNDER_REPLICATION_ROOT}/auditorelection"
+PULSARS_AUDITOR_PATH: Final = f"{UNDER_REPLICATION_ROOT}/leader"
+"""Of auto-recovery with Pulsar's own driver (``metadata-store:``): the name in JSON."""
 _AGAIN_S: Final = 10.0
 _log = logging.getLogger(__name__)
 
@@ -109,11 +111,16 @@ class AuditorElector:
 
 
 async def read_auditor(store: MetadataStore, layout: Layout) -> str | None:
-    """Name of the candidate that is auditor now; None: there is none. Raises MetadataError."""
+    """Name of the candidate that is auditor now, one of Pulsar's included; None: there is none.
+
+    Raises:
+        MetadataError.
+    """
     form = layout.under_replication
-    if form.elects_by_votes:
-        value = await read_leader(store, AUDITOR_PATH)
-    else:
+    if not form.elects_by_votes:
         node = await store.get(AUDITOR_PATH)
-        value = None if node is None else node.value
-    return None if value is None else form.decode_auditor(value)
+        return None if node is None else form.decode_auditor(node.value)
+    if (value := await read_leader(store, AUDITOR_PATH)) is not None:
+        return form.decode_auditor(value)
+    node = await store.get(PULSARS_AUDITOR_PATH)
+    return None if node is None else node.value.decode(errors="replace").strip('"')

@@ -221,7 +221,7 @@ class TopicCompaction:
             LedgerConfig(config.ensemble_size, config.write_quorum, config.ack_quorum, b""),
             {
                 **compacted_metadata(log.name, self.name, format_position(upto)),
-                **await config.placement_metadata(),
+                **await config.placement_metadata.read(),
             },
             above=-1 if old is None else old.ledger_id,
         )

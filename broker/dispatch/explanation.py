@@ -395,24 +395,25 @@ def publish_rate_limited(scope: str, waiting: int, wait_ms: int) -> Explanation:
     )
 
 
-def storing(size: int, waited_ms: int, missing_bookies: int, now_ms: int) -> Explanation:
+def storing(size: int, waited_ms: int, missing: int, now_ms: int, of: str = "") -> Explanation:
     """Args:
     size: bytes that were published and aren't confirmed by storage.
     waited_ms: since the first of them was written; 0: it wasn't yet, there is no open ledger.
-    missing_bookies: how many more must take new ledgers before one can be opened.
+    missing: how many more must take new ledgers before one can be opened.
+    of: which bookies, " of those of group ssd"; "": of all.
     """
     since = f" for {duration(waited_ms)}" if waited_ms else ""
     waits = f"{counted(size, 'byte')} of published messages wait{since}"
     why = "storage has not confirmed them"
-    if missing_bookies:
+    if missing:
         waits = waits if size else "Nothing can be published now"
-        why = f"a new ledger needs {counted(missing_bookies, 'more writable bookie')}"
+        why = f"a new ledger needs {counted(missing, 'more writable bookie')}{of}"
     return Explanation(
         Reason.STORING,
         f"{waits}: {why}.",
         "A message is delivered when it is stored. If this lasts, look at the bookies.",
         since_ms=now_ms - waited_ms if waited_ms else None,
-        details={"pendingBytes": size, "missingBookies": missing_bookies}
+        details={"pendingBytes": size, "missingBookies": missing}
         | ({"overdue": True} if waited_ms >= STALL_MS else {}),
     )
 

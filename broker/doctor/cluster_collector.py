@@ -20,6 +20,7 @@ from magnetar.broker.doctor.broker_checks import CredentialFacts
 from magnetar.broker.doctor.cluster_checks import PeerFacts, clock_between
 from magnetar.broker.doctor.credentials import server_facts, stated_facts, zookeeper_settings
 from magnetar.broker.doctor.findings import Report
+from magnetar.broker.doctor.group_collector import collect_groups
 from magnetar.broker.doctor.storage_checks import BookieFacts, RepairFacts, StorageFacts
 from magnetar.broker.errors import BrokerError, ServiceNotReadyError
 from magnetar.bundles.lookup import BrokerLookup
@@ -111,8 +112,9 @@ async def collect_storage(service: BrokerService) -> StorageFacts:
     config = service.config
     is_cluster, bookies = service.sharing is not None, service.bookie_cluster
     load = await service.cluster_members.load(service.broker_id) if is_cluster else None
+    found = await _bookies(service)
     return StorageFacts(
-        await _bookies(service),
+        found,
         config.managed_ledger_default_ensemble_size,
         config.managed_ledger_default_write_quorum,
         await _repair(service) if bookies is not None and bookies.has_auto_recovery else None,
@@ -120,6 +122,7 @@ async def collect_storage(service: BrokerService) -> StorageFacts:
         "" if load is None else load.version,
         [*await _shown_certificates(service), *await _stated_credentials(service)],
         service.wall_clock(),
+        await collect_groups(service, found),
     )
 
 

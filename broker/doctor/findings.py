@@ -26,7 +26,8 @@ class Severity(StrEnum):
 
 CHECKS: Final = (
     *("access-refused", "process-down", "broker-silent", "broker-not-ready", "leader-missing"),
-    *("bookies-too-few", "ledgers-in-dispute", "ledgers-without-replica", "entries-damaged"),
+    *("bookies-too-few", "bookie-groups-too-few", "ledgers-in-dispute"),
+    *("ledgers-without-replica", "entries-damaged", "bookie-group-unknown"),
     *("bookie-lost", "bookie-silent", "bookie-in-limbo", "bookie-failing"),
     *("topic-fenced", "backlog-quota", "publish-stuck", "bundle-stuck"),
     *("coordinator-missing", "transaction-stuck", "subscription-stuck", "subscription-slow"),

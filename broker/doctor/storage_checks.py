@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from magnetar.broker.doctor.broker_checks import CredentialFacts, check_credentials
 from magnetar.broker.doctor.cluster_checks import Clock, check_clocks, grouped, told
 from magnetar.broker.doctor.findings import Finding, Severity
+from magnetar.broker.doctor.group_checks import GroupFacts, check_groups
 
 DISK_FULL: Final = 0.95
 """Bookies become read-only there by default (diskUsageThreshold)."""
@@ -76,6 +77,7 @@ class StorageFacts:
         broker_version: of the broker that looks; "": not compared.
         credentials: what bookies and ZooKeeper show by TLS.
         now_ms: when, since 1970.
+        groups: which of them ledgers are kept on.
         metadata: options of ``magnetar bookie-shell`` that name the cluster; "": there is no
             cluster, but one process with its bookie.
     """
@@ -88,6 +90,7 @@ class StorageFacts:
     broker_version: str = ""
     credentials: Sequence[CredentialFacts] = ()
     now_ms: int = 0
+    groups: GroupFacts = field(default_factory=GroupFacts)
 
     def shell(self, action: str) -> str:
         return f"{_SHELL} {self.metadata} {action}" if self.metadata else _STATE
@@ -95,6 +98,7 @@ class StorageFacts:
 
 def check_storage(facts: StorageFacts) -> Iterator[Finding]:
     yield from _check_writable(facts)
+    yield from check_groups(facts.groups)
     yield from _check_versions(facts)
     clocks = {each.bookie_id: each.clock for each in facts.bookies if each.clock is not None}
     yield from check_clocks(clocks, "this broker")

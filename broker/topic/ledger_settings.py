@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from magnetar.bookkeeper.client.placement.isolation import ALL_BOOKIES, metadata_of_groups
 from magnetar.broker.protocol.stored_entries import PulsarEntries
 from magnetar.bundles.errors import InvalidBundleError
-from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.config import ManagedLedgerConfig, PlacementMetadata
 from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from magnetar.broker.policies.effective import EffectivePolicies
     from magnetar.broker.protocol.topic_name import TopicName
     from magnetar.broker.service.broker_service import BrokerService
+    from magnetar.bundles.bookie_affinity import BookieAffinity
     from magnetar.bundles.local_policies import BundleFactory
 
 
 @dataclass(frozen=True, slots=True)
-class AffinityMetadata:
-    """The ``placement_metadata`` of a namespace's topics: as its local policies are now.
+class AffinityMetadata(PlacementMetadata):
+    """That of a namespace's topics: as its local policies are now.
 
     Equal for topics of one namespace, so that what else changes a config is seen.
 
@@ -34,11 +35,16 @@ class AffinityMetadata:
     namespace: str
     without_groups: Mapping[str, bytes]
 
-    async def __call__(self) -> Mapping[str, bytes]:
+    async def read(self) -> Mapping[str, bytes]:
         try:
-            affinity = await self.factory.bookie_affinity(self.namespace)
+            return self._metadata_of(await self.factory.bookie_affinity(self.namespace))
         except InvalidBundleError as error:
             raise MetadataError(f"groups of bookies: {error}") from error
+
+    def known(self) -> Mapping[str, bytes]:
+        return self._metadata_of(self.factory.bookie_affinity_nowait(self.namespace))
+
+    def _metadata_of(self, affinity: BookieAffinity | None) -> Mapping[str, bytes]:
         if affinity is None:
             return self.without_groups
         return metadata_of_groups(affinity.primary, affinity.secondary)

@@ -146,12 +146,13 @@ class PersistentTopic(Topic):
         ledger.on_fenced = self._on_fenced
 
     async def _check_storage(self) -> None:
-        missing = self.ledger.missing_bookies
-        if 0 < missing < self.ledger.config.ensemble_size:
+        missing, allowed = self.ledger.missing_bookies
+        if missing and self.ledger.client.bookies.writable:
             # Its sends would fail one after the other. With no bookie at all the storage is down or
             # full, which passes: then what is sent waits, or fails, by itself.
             raise PersistenceError(
                 f"{self.ledger.config.ensemble_size} bookies are asked for, {missing} are missing"
+                + (f" of {allowed}" if allowed else "")
             )
         await self.backlog.admit_producer()
         if self.deduplication is not None:
@@ -703,13 +704,12 @@ class PersistentTopic(Topic):
             return explanation.storage_failed()
         found = self.backlog.explain() or super().explain_publishing()
         ledger = self.ledger
-        is_waiting = ledger.pending_bytes or ledger.missing_bookies
+        missing, allowed = ledger.missing_bookies
+        is_waiting = ledger.pending_bytes or missing
         if is_waiting and (found is None or found.reason is Reason.NO_PRODUCER):
             return explanation.storing(
-                ledger.pending_bytes,
-                ledger.pending_ms,
-                ledger.missing_bookies,
-                self.service.clock(),
+                *(ledger.pending_bytes, ledger.pending_ms, missing, self.service.clock()),
+                f" of {allowed}" if allowed else "",
             )
         return found
 

@@ -319,7 +319,7 @@ class CursorWriter:
             ),
             {
                 **cursor_metadata(self._view.name, self._name, self._store.writer),
-                **await config.placement_metadata(),
+                **await config.placement_metadata.read(),
             },
         )
         ledger = CursorLedger(writer, self._view.now_ms())

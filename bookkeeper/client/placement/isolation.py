@@ -40,6 +40,25 @@ class IsolationGroups:
     first: frozenset[str]
     second: frozenset[str] = frozenset()
 
+    def allowed(self, bookies: Collection[str], size: int, groups_of: GroupsOf) -> Collection[str]:
+        """Those of ``bookies`` that an ensemble of this size may be taken from."""
+        if ALL_BOOKIES in self.first:
+            return bookies
+        groups = {bookie: frozenset(groups_of(bookie)) for bookie in bookies}
+        allowed = {bookie for bookie in bookies if groups[bookie] & self.first}
+        if len(allowed) < size:
+            allowed |= {bookie for bookie in bookies if groups[bookie] & self.second}
+        if len(allowed) < size:
+            allowed |= {bookie for bookie in bookies if not groups[bookie]}
+        return allowed
+
+    def __str__(self) -> str:
+        """Which bookies these are, for texts; "": all of them."""
+        if ALL_BOOKIES in self.first:
+            return ""
+        named = [", ".join(sorted(names)) for names in (self.first, self.second) if names]
+        return f"those of {'; then '.join([*(f'group {each}' for each in named), 'no group'])}"
+
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(name for each in text.split(",") if (name := each.strip()))
@@ -123,21 +142,14 @@ class IsolationPlacement(WrappedPolicy):
         mine = [bookie for bookie in candidates if bookie in allowed]
         return self._policy.replace_bookie(slot, ensemble, write_quorum, mine)
 
+    def missing(self, ensemble_size: int, write_quorum: int, writable: Collection[str]) -> int:
+        allowed = self._allowed(writable, ensemble_size)
+        return self._policy.missing(ensemble_size, write_quorum, allowed)
+
     @property
     def restriction(self) -> str:
-        groups = self._groups
-        if groups is None or ALL_BOOKIES in groups.first:
-            return ""
-        named = [", ".join(sorted(names)) for names in (groups.first, groups.second) if names]
-        return f"those of {'; then '.join([*(f'group {each}' for each in named), 'no group'])}"
+        return str(self._groups or "")
 
     def _allowed(self, bookies: Collection[str], size: int) -> Collection[str]:
-        if self._groups is None or ALL_BOOKIES in self._groups.first:
-            return bookies
-        groups = {bookie: frozenset(self._groups_of(bookie)) for bookie in bookies}
-        allowed = {bookie for bookie in bookies if groups[bookie] & self._groups.first}
-        if len(allowed) < size:
-            allowed |= {bookie for bookie in bookies if groups[bookie] & self._groups.second}
-        if len(allowed) < size:
-            allowed |= {bookie for bookie in bookies if not groups[bookie]}
-        return allowed
+        groups = self._groups
+        return bookies if groups is None else groups.allowed(bookies, size, self._groups_of)

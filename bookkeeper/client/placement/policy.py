@@ -67,6 +67,10 @@ class EnsemblePlacementPolicy(ABC):
         """The policy of one ledger: its creator may have named groups."""
         return self
 
+    def missing(self, ensemble_size: int, write_quorum: int, writable: Collection[str]) -> int:
+        """How many more bookies must accept writes, of those that may be taken; 0: enough do."""
+        return max(0, ensemble_size - len(writable))
+
     @property
     def restriction(self) -> str:
         """Which bookies may be taken, for error texts; "": all of them."""

@@ -17,6 +17,9 @@ class WrappedPolicy(EnsemblePlacementPolicy):
     def restriction(self) -> str:
         return self._policy.restriction
 
+    def missing(self, ensemble_size: int, write_quorum: int, writable: Collection[str]) -> int:
+        return self._policy.missing(ensemble_size, write_quorum, writable)
+
     def check(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
         self._policy.check(ensemble_size, write_quorum, ack_quorum)
 
@@ -72,6 +75,9 @@ class OpportunisticStripingPlacement(WrappedPolicy):
 
     def for_ledger(self, custom_metadata: Mapping[str, bytes]) -> EnsemblePlacementPolicy:
         return OpportunisticStripingPlacement(self._policy.for_ledger(custom_metadata))
+
+    def missing(self, ensemble_size: int, write_quorum: int, writable: Collection[str]) -> int:
+        return self._policy.missing(write_quorum, write_quorum, writable)
 
     def new_ensemble(
         self, ensemble_size: int, write_quorum: int, ack_quorum: int, writable: Collection[str]

@@ -15,7 +15,7 @@ from magnetar.broker.policies.bookie_affinity import (
     AFFINITY_SCHEMA,
 )
 from magnetar.broker.policies.values import Text
-from magnetar.bundles.local_policies import BookieAffinity
+from magnetar.bundles.bookie_affinity import BookieAffinity
 
 _PATH: Final = "/{tenant}/{namespace}/" + AFFINITY_PATH
 

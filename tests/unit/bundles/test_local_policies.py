@@ -5,8 +5,9 @@ import asyncio
 import orjson
 import pytest
 
+from magnetar.bundles.bookie_affinity import BookieAffinity
 from magnetar.bundles.errors import InvalidBundleError
-from magnetar.bundles.local_policies import BookieAffinity, BundleFactory, LocalPolicies
+from magnetar.bundles.local_policies import BundleFactory, LocalPolicies
 from magnetar.bundles.namespace_bundles import NamespaceBundles
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 

@@ -4,6 +4,7 @@ import random
 
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.placement import RandomPlacement
+from magnetar.bookkeeper.client.placement.isolation import IsolationPlacement
 from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.entry_batch import Buffer
@@ -45,9 +46,8 @@ class Cluster:
         session = self.store.new_session()
         self.sessions.append(session)
         clock = lambda: self.now_ms  # noqa: E731  a clock is a function here
-        client = BookKeeperClient(
-            session, pool, RandomPlacement(self.rng), clock=clock, rng=self.rng
-        )
+        placement = IsolationPlacement(RandomPlacement(self.rng), None, pool.groups_of)
+        client = BookKeeperClient(session, pool, placement, clock=clock, rng=self.rng)
         cache = EntryCache(self.cache_bytes)
         factory = ManagedLedgerFactory(
             client, session, cache, FactoryConfig(), clock, self.rng, self.offloaders

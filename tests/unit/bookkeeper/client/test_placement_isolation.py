@@ -76,6 +76,7 @@ def allowed_of(
 def test_groups_are_kept_and_helped_out_in_order(writable: set[str], size: int, seed: int) -> None:
     placement = make(PlacementConfig(RANDOM, isolation=IsolationGroups(FIRST, SECOND)), seed)
     allowed = allowed_of(writable, size, FIRST, SECOND)
+    assert placement.missing(size, 1, writable) == max(0, size - len(allowed))
     if len(allowed) < size:
         with pytest.raises(NotEnoughBookiesError):
             placement.new_ensemble(size, size, size, writable)

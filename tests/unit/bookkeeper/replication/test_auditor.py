@@ -10,10 +10,11 @@ from unittest import mock
 
 import pytest
 
+from magnetar.bookkeeper.layout.bookkeeper_layout import BookKeeperLayout
 from magnetar.bookkeeper.replication.audit_pass import AuditPass
 from magnetar.bookkeeper.replication.auditor import Auditor
 from magnetar.bookkeeper.replication.auditor_core import AuditorConfig
-from magnetar.bookkeeper.replication.auditor_elector import AuditorElector
+from magnetar.bookkeeper.replication.auditor_elector import AuditorElector, read_auditor
 from magnetar.bookkeeper.replication.cluster_watch import ClusterWatch
 from magnetar.bookkeeper.replication.metrics import AuditorMetrics
 from magnetar.bookkeeper.replication.zone_store import ZoneStore
@@ -537,3 +538,13 @@ async def test_an_audit_of_many_ledgers_leaves_the_loop_free(cluster: Cluster) -
     assert longest < 0.05  # 2 ms on an idle machine
     assert len(await cluster.marked()) == 3000
     await auditor.close()
+
+
+async def test_the_auditor_of_pulsars_driver_is_told(cluster: Cluster) -> None:
+    """It is elected at another path; one that was elected as BookKeeper does it comes first."""
+    layout, path = BookKeeperLayout(), "/ledgers/underreplication/"
+    assert await read_auditor(cluster.store, layout) is None
+    await cluster.store.put(f"{path}leader", b'"recovery-1"')
+    assert await read_auditor(cluster.store, layout) == "recovery-1"
+    await cluster.store.put(f"{path}auditorelection/V_0000000001", b'bookieId: "b1:3181"\n')
+    assert await read_auditor(cluster.store, layout) == "b1:3181"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from magnetar.bookkeeper.client.placement.isolation import IsolationGroups
 from magnetar.broker.cli.main import build_parser
 from magnetar.broker.dispatch.explanation import (
     STALL_MS,
@@ -45,6 +46,7 @@ from magnetar.broker.doctor.findings import (
     Severity,
     bounded,
 )
+from magnetar.broker.doctor.group_checks import GroupedLedgers, GroupFacts
 from magnetar.broker.doctor.process_checks import (
     RESTARTED_MS,
     ProcessesFacts,
@@ -114,6 +116,18 @@ def bookies(*changed: BookieFacts) -> StorageFacts:
 
 def data(**known: Any) -> StorageFacts:
     return bookies(replace(BOOKIES[0], data=known))
+
+
+SSD, NO_GROUPS = frozenset({"ssd"}), IsolationGroups(frozenset())
+TAPE = GroupedLedgers("t/n", IsolationGroups(frozenset({"tape"})), 2)
+GROUPS = {"bookie-1:3181": SSD, "bookie-2:3181": frozenset({"hdd"}), "bookie-3:3181": frozenset()}
+KEPT = GroupedLedgers("t/n", IsolationGroups(SSD, frozenset({"hdd"})), 1)
+
+
+def groups(*ledgers: GroupedLedgers, bookies: int = 3) -> StorageFacts:
+    """With one bookie in group ssd, one in hdd, one in none; the last ``bookies`` of them write."""
+    writable = dict.fromkeys([*GROUPS][-bookies:], "/rack-1")
+    return replace(STORAGE, groups=GroupFacts(ledgers, GROUPS, writable))
 
 
 def repair(**changed: Any) -> StorageFacts:
@@ -228,6 +242,38 @@ FAULTS: list[tuple[Facts, str, Severity, str]] = [
         "bookies-too-few",
         CRITICAL,
         "2 of 3 take new ledgers, and each new ledger needs 3",
+    ),
+    (
+        groups(TAPE, bookies=2),
+        "bookie-groups-too-few",
+        CRITICAL,
+        "t/n: 1 of 2 bookies that take new ledgers may be taken, those of group tape; then no group"
+        "; each new ledger needs 2; no bookie is in group tape: topics stop taking",
+    ),
+    (
+        groups(GroupedLedgers("namespaces", NO_GROUPS, 2, is_strict=True)),
+        "bookie-groups-too-few",
+        CRITICAL,
+        "1 of 3 bookies that take new ledgers may be taken by strictBookieAffinityEnabled, those of"
+        " no group; each new ledger needs 2: topics stop",
+    ),
+    (
+        groups(GroupedLedgers("t/n", IsolationGroups(SSD), 2)),
+        "bookie-groups-too-few",
+        WARNING,
+        "1 bookies of group ssd take new ledgers, and each new ledger needs 2: bookies of no group",
+    ),
+    (
+        groups(GroupedLedgers("t/n", IsolationGroups(SSD, frozenset({"hdd"})), 2)),
+        "bookie-groups-too-few",
+        NOTE,
+        "needs 2: group hdd is used, too",
+    ),
+    (
+        groups(GroupedLedgers("t/n", IsolationGroups(SSD, frozenset({"hd"})), 1)),
+        "bookie-group-unknown",
+        WARNING,
+        "t/n: no bookie is in group hd, which its ledgers are to be kept on",
     ),
     (bookies(BookieFacts("bookie-1:3181", False)), "bookie-lost", WARNING, "isn't there"),
     (
@@ -506,6 +552,8 @@ def test_a_planted_fault_is_found(facts: Facts, check: str, severity: Severity, 
 @pytest.mark.parametrize(
     "facts",
     [
+        *(groups(KEPT), groups(GroupedLedgers("t/n", NO_GROUPS, 1, is_strict=True))),
+        groups(GroupedLedgers("t/n", IsolationGroups(frozenset({"*"})), 3)),
         *(CLUSTER, STORAGE, BROKER, TOPICS, TRANSACTIONS, bookies(), repair(), peers()),
         processes(replace(SERVING, state="starting")),  # for the first time
         processes(replace(BACK, ends_ms=(NOW_MS - RESTARTED_MS,))),

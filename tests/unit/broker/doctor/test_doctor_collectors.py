@@ -9,12 +9,14 @@ import pytest
 
 from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.errors import BookieUnavailableError
+from magnetar.bookkeeper.service_info import RACKS_PATH
 from magnetar.broker.dispatch.explanation import STALL_MS
 from magnetar.broker.policies.effective import Rate
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.rate_limits.rate_limiter import PublishRateLimiter
 from magnetar.broker.service.bookie_cluster import BookieCluster
+from magnetar.bundles.bookie_affinity import BookieAffinity
 from magnetar.loadbalance.registry import BROKERS_ROOT
 from magnetar.managed_ledger.position import EARLIEST
 from tests.unit.broker.doctor.test_doctor import TOPIC, found
@@ -58,6 +60,56 @@ async def test_what_a_bookie_says(
     says |= data
     monkeypatch.setattr(kind, "info", info)
     assert set(await found(broker)) == expected
+
+
+GROUP, FEW = "bookie-group-unknown", "bookie-groups-too-few"
+
+
+@pytest.mark.parametrize(
+    ("affinity", "of_bookie", "expected"),
+    [
+        (BookieAffinity("ssd"), {"ssd"}, {}),
+        (BookieAffinity("ssd", "hdd"), {"ssd"}, {GROUP: "group hdd"}),
+        (BookieAffinity("ssd"), set(), {FEW: "no bookie is in group ssd: bookies of no group"}),
+        (
+            BookieAffinity("ssd"),
+            {"hdd"},
+            {FEW: "0 of 1 bookies that take new ledgers may be taken"},
+        ),
+        (None, {"ssd"}, {FEW: "0 of 1 bookies that take new ledgers may be taken by strict"}),
+        (None, set(), {}),
+    ],
+)
+async def test_groups_of_bookies(
+    monkeypatch: pytest.MonkeyPatch,
+    affinity: BookieAffinity | None,
+    of_bookie: set[str],
+    expected: dict[str, str],
+) -> None:
+    """With ``strictBookieAffinityEnabled`` and one bookie."""
+    broker = await Broker(strict_bookie_affinity_enabled=True).start()
+    store, name = broker.service.store, cast(Any, broker.bookie).bookie_id
+    pool = BookiePool(store)
+    broker.service.bookie_cluster = BookieCluster(pool, store)
+    pool.add(cast(Any, broker.bookie))
+
+    async def check_data(_: object) -> bytes:
+        return b"{}"
+
+    monkeypatch.setattr(type(broker.bookie), "check_data", check_data)
+    await broker.service.bundles.factory.set_bookie_affinity("public/default", affinity)
+    racks = {group: {name: {"rack": "/r"}} for group in of_bookie}
+    await store.put(RACKS_PATH, orjson.dumps(racks))
+    await pool.start()
+    findings = await found(broker)
+    assert findings.keys() == expected.keys()
+    for check, text in expected.items():
+        assert text in findings[check].sentence
+        assert findings[check].subject.endswith(
+            "default" if affinity else "without groups of bookies"
+        )
+    await pool.close()
+    await broker.close()
 
 
 async def test_another_broker_with_other_settings_and_another_clock(

@@ -5,9 +5,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.topic.persistent_topic import PersistentTopic
-from magnetar.bundles.local_policies import LOCAL_POLICIES_ROOT, BookieAffinity
+from magnetar.bundles.bookie_affinity import BookieAffinity
+from magnetar.bundles.local_policies import LOCAL_POLICIES_ROOT
 from magnetar.managed_ledger.position import EARLIEST
 from tests.unit.broker.doubles import Broker, Client, message, receipts
 from tests.unit.managed_ledger.cluster import eventually
@@ -126,3 +129,26 @@ async def test_a_damaged_document_lets_no_ledger_begin(broker: Broker) -> None:
     assert appends is not None
     await eventually(lambda: appends.create_failure_ms > 0)
     assert not topic.ledger.lists.info.ledgers
+
+
+async def test_a_topic_says_which_bookies_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one bookie is in a group, and the topic's namespace is kept on another one."""
+    monkeypatch.setattr(BookiePool, "groups_of", lambda *_: frozenset({"hdd"}))
+    broker = await Broker().start()
+    factory = broker.service.bundles.factory
+    await factory.set_bookie_affinity(NAMESPACE, BookieAffinity("ssd"))
+    topic = await broker.service.loader.load(TopicName.parse(TOPIC), create=True)
+    assert isinstance(topic, PersistentTopic)
+    why = topic.explain_publishing()
+    assert why is not None
+    missing = "a new ledger needs 1 more writable bookie of those of group ssd; then no group"
+    assert missing in why.message
+    client = broker.client()
+    await client.receive_one()
+    refused, _ = await client.produce(topic=TOPIC)
+    lacks = "1 bookies are asked for, 1 are missing of those of group ssd; then no group"
+    assert refused.error.message == lacks
+    await factory.set_bookie_affinity(NAMESPACE, BookieAffinity("hdd"))
+    await factory.bookie_affinity(NAMESPACE)
+    assert topic.ledger.missing_bookies[0] == 0
+    await broker.close()
