@@ -60,8 +60,11 @@ _BY_PREFIX: Final[dict[bytes, tuple[int, Any]]] = {
 _SEND_PREFIX = bytes((0x08, _SEND, _SEND << 3 | 2))
 _PING_FRAME = bytes.fromhex("00000009000000050812920100")
 
-_COMMANDS_PER_TURN = 64
-"""Of those that aren't SEND, ACK or FLOW; the rest of their read waits for the loop's next turn."""
+_COST_PER_TURN = 256
+"""What one turn of the loop takes of a read but SENDs: an ACK or a FLOW costs 1, another command
+``_COMMAND_COST``. The rest waits for the next turn.
+"""
+_COMMAND_COST = 4
 _TASKS_MAX = 5_000
 """Requests of one connection under way at which its next ones wait."""
 _COMMAND_BYTES_MAX = 1024 * 1024
@@ -142,7 +145,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting_bytes = 0  # while it isn't writable, for the broker's budget
         self._flush_scheduled = False
         self._paused = 0
-        self._rest = b""  # of a read with more commands than one turn takes
+        self._rest: bytes | memoryview = b""  # of a read with more commands than one turn takes
         self._asked_bytes = 0  # room of the read under way
         self._held_bytes = 0  # read, and their SENDs not published yet
         self.read_max = 0  # bytes of one read while publish limits hold here; 0: what comes
@@ -195,7 +198,7 @@ class Connection(asyncio.BufferedProtocol):
             self._alive()
         view, end = self._buffer.received(nbytes)
         if self._rest:  # a transport may hand over what it had read before it was paused
-            self._rest += view[:end]
+            self._rest = b"".join((self._rest, view[:end]))
         elif not self.closed:
             self._take(view, end, nbytes)
 
@@ -238,7 +241,7 @@ class Connection(asyncio.BufferedProtocol):
     def _take_frames(self, view: memoryview, end: int) -> int:
         """Handle every complete frame of ``view[0:end]``; where the incomplete one begins."""
         start, unpack, frame_bytes_max = 0, _TWO_U32.unpack_from, self._frame_bytes_max
-        sends, commands = self.sends, 0
+        sends, left = self.sends, _COST_PER_TURN
         scans = sends.scan is not None
         while end - start >= 8:
             total, size = unpack(view, start)
@@ -262,19 +265,23 @@ class Connection(asyncio.BufferedProtocol):
                     sends.on_send(view, command_from + 4, body_from, frame_end)
                     start = frame_end
                     continue
-                if (message := _HOT.get(prefix)) is not None:
+                if left > 0 and (message := _HOT.get(prefix)) is not None:
+                    left -= 1
                     command = message.FromString(view[command_from + 4 : body_from])
                     if not command.IsInitialized():
                         raise MalformedFrameError("required field missing")
                     HANDLERS[view[command_from + 1]](self, command)
                     start = frame_end
                     continue
-            if commands == _COMMANDS_PER_TURN:
-                self._rest = bytes(view[start:end])
+            if left <= 0:
+                # a copy of what lies in the buffer of all connections, once
+                self._rest = (
+                    view[start:end] if view.readonly else memoryview(bytes(view[start:end]))
+                )
                 self.pause_reading(PauseReason.TURN)
                 self._loop.call_soon(self._go_on)
                 return end
-            commands += 1
+            left -= _COMMAND_COST
             self._take_command(view, command_from, body_from, frame_end)
             if self.closed:
                 return end

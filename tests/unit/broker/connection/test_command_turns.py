@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from magnetar.broker.connection import connection as connection_module
+from magnetar.broker.connection.handlers import HANDLERS
 from magnetar.broker.producer.producer import PublishBatch
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.topic.persistent_topic import PersistentTopic
@@ -29,7 +30,8 @@ def close_of_none(request_id: int) -> bytes:
 
 async def ready(monkeypatch: pytest.MonkeyPatch) -> tuple[Broker, Any]:
     """A client with a producer, whose commands are taken five a turn."""
-    monkeypatch.setattr(connection_module, "_COMMANDS_PER_TURN", PER_TURN)
+    costs = PER_TURN * connection_module._COMMAND_COST
+    monkeypatch.setattr(connection_module, "_COST_PER_TURN", costs)
     broker = await Broker().start()
     client = broker.client()
     await asyncio.sleep(0.05)
@@ -84,6 +86,35 @@ async def test_messages_and_a_frame_under_way_keep_their_order(
     assert seen == [1, 2, 3]  # they didn't pass the commands in front of them
     client.feed(data[-3:])
     assert seen == [1, 2, 3, 4]
+    await broker.close()
+
+
+async def test_acknowledgements_of_one_read_are_taken_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker, client = await ready(monkeypatch)
+    taken: list[int] = []
+    count = PER_TURN * connection_module._COMMAND_COST  # an ACK costs one
+    monkeypatch.setitem(
+        HANDLERS,
+        pb.BaseCommand.ACK,
+        lambda _, command: taken.append(command.message_id[0].entryId),
+    )
+    acks = []
+    for number in range(2 * count + 1):
+        command = pb.BaseCommand(type=pb.BaseCommand.ACK)
+        command.ack.consumer_id, command.ack.ack_type = 1, pb.CommandAck.Individual
+        command.ack.message_id.add(ledgerId=1, entryId=number)
+        acks.append(encode_command(command))
+    client.feed(b"".join(acks) + close_of_none(1))
+    assert taken == list(range(count))
+    turns = 0
+    while not client.transport.reading:
+        await asyncio.sleep(0)
+        turns += 1
+        assert len(taken) <= (turns + 1) * count
+    assert taken == list(range(2 * count + 1))
+    assert answered(client) == [1]
     await broker.close()
 
 
