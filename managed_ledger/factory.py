@@ -38,6 +38,7 @@ from magnetar.managed_ledger.offload.offload_path import Offloading
 from magnetar.managed_ledger.orphan_ledgers import collect_leaked_chunks, collect_leaked_ledgers
 from magnetar.metadata.errors import BadVersionError, MetadataError
 from magnetar.metadata.item_errors import Item, ItemErrors
+from magnetar.metadata.loop_turns import in_turns
 from magnetar.metadata.store import CREATE_ONLY, MetadataStore
 
 ROOT = "/managed-ledgers"
@@ -302,13 +303,11 @@ class ManagedLedgerFactory:
     async def _sweep(self, now_ms: int) -> None:
         replaced = 0
         with self._sweeps.round() as each:
-            for number, log in enumerate(list(self._open.values())):
+            async for log in in_turns(list(self._open.values())):
                 with each.item(log.name):
                     log.sweep(now_ms)
                     if replaced < _REPLACED_MAX:
                         replaced += log.replace_last(now_ms)
-                if number % 256 == 255:
-                    await asyncio.sleep(0)  # ten thousand logs must not hold the loop
 
     def _on_swept(self, task: asyncio.Task[None]) -> None:
         self._sweeping = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,13 +17,12 @@ from magnetar.bundles.splitting import (
     halve_range,
     halve_topics,
 )
+from magnetar.metadata.loop_turns import in_turns
 
 if TYPE_CHECKING:
     from magnetar.broker.service.broker_service import BrokerService
     from magnetar.broker.topic.topic import Topic
 
-_SLICE: Final = 16
-"""Topics whose statistics are made before others get their turn on the loop."""
 _COUNTS: Final = ("consumerCount", "producerCount", "topics", "cacheSize")
 _FIGURES: Final = ("msgRateIn", "msgThroughputIn", "msgRateOut", "msgThroughputOut")
 
@@ -43,13 +41,13 @@ async def namespace_bundles(service: BrokerService, namespace: str) -> Namespace
 async def topics_of_bundle(service: BrokerService, namespace: str, bundle: HashRange) -> list[str]:
     """Full names of the topics in a bundle, loaded or not, each partition on its own."""
     names = await service.directory.names(namespace, "all")
-    return [name for name in names if topic_hash(name) in bundle]
+    return [name async for name in in_turns(names) if topic_hash(name) in bundle]
 
 
 async def fullest_bundle(service: BrokerService, bundles: NamespaceBundles) -> HashRange:
     """The bundle with the most topics; the widest of several."""
     counts = dict.fromkeys(bundles.ranges, 0)
-    for name in await service.directory.names(bundles.namespace, "all"):
+    async for name in in_turns(await service.directory.names(bundles.namespace, "all")):
         counts[bundles.range_of(name)] += 1
     return max(bundles.ranges, key=lambda each: (counts[each], each.upper - each.lower))
 
@@ -75,62 +73,47 @@ async def split_points(
     namespace = bundles.namespace
     if algorithm == FLOW_OR_QPS_EQUALLY_DIVIDE:
         config = service.config
+        loaded = in_turns(service.topics.walk((namespace,)))
         return divide_load(
             bundle,
-            [load for load in map(_load_of, _loaded(service, namespace)) if load.hash in bundle],
+            [load async for topic in loaded if (load := _load_of(topic)).hash in bundle],
             config.load_balancer_namespace_bundle_max_msg_rate,
             config.load_balancer_namespace_bundle_max_bandwidth_mbytes * 1024 * 1024,
             config.flow_or_qps_difference_threshold_percentage / 100,
         )
     if algorithm not in (TOPIC_COUNT_EQUALLY_DIVIDE, SPECIFIED_POSITIONS_DIVIDE):
         return halve_range(bundle)
-    hashes = [topic_hash(name) for name in await topics_of_bundle(service, namespace, bundle)]
+    names = await topics_of_bundle(service, namespace, bundle)
+    hashes = [topic_hash(name) async for name in in_turns(names)]
     if algorithm == TOPIC_COUNT_EQUALLY_DIVIDE:
         return halve_topics(bundle, hashes)
     return at_positions(bundle, positions, hashes)
 
 
 async def loads_by_bundle(
-    service: BrokerService, look: Callable[[Topic, Mapping[str, Any]], None] | None = None
+    service: BrokerService, look: Callable[[Topic], None] | None = None
 ) -> dict[str, dict[str, Any]]:
     """NamespaceBundleStats of every owned bundle with loaded topics.
 
     Args:
-        look: gets each topic with its TopicStats as well.
+        look: gets each topic as well.
     """
     answer: dict[str, dict[str, Any]] = {}
-    for number, topic in enumerate(list(service.topics.values()), 1):
-        bundle = await service.bundles.bundle_of(str(topic.name))
-        metrics = answer.setdefault(
-            bundle,
-            {
-                **dict.fromkeys(_FIGURES, 0.0),
-                **dict.fromkeys(_COUNTS, 0),
-            },
-        )
-        stats = topic.stats()
+    async for topic in in_turns(service.topics.walk()):
+        bundle = await service.bundles.bundle_of(topic.full_name)
+        if (metrics := answer.get(bundle)) is None:
+            metrics = answer[bundle] = dict.fromkeys(_FIGURES, 0.0) | dict.fromkeys(_COUNTS, 0)
         if look is not None:
-            look(topic, stats)
-        for name in _FIGURES:
-            metrics[name] += stats[name]
-        metrics["producerCount"] += len(stats["publishers"])
-        metrics["consumerCount"] += sum(
-            len(subscription["consumers"]) for subscription in stats["subscriptions"].values()
-        )
+            look(topic)
+        for name, value in zip(_FIGURES, topic.traffic(), strict=True):
+            metrics[name] += value
+        metrics["producerCount"] += len(topic.producers)
+        for subscription in topic.subscriptions.values():
+            metrics["consumerCount"] += len(subscription.consumers)
         metrics["topics"] += 1
-        if number % _SLICE == 0:
-            await asyncio.sleep(0)
     return answer
 
 
-def _loaded(service: BrokerService, namespace: str) -> list[Topic]:
-    return [topic for topic in service.topics.values() if topic.name.namespace == namespace]
-
-
 def _load_of(topic: Topic) -> TopicLoad:
-    stats = topic.stats()
-    return TopicLoad(
-        topic_hash(str(topic.name)),
-        stats["msgRateIn"] + stats["msgRateOut"],
-        stats["msgThroughputIn"] + stats["msgThroughputOut"],
-    )
+    rate_in, bytes_in, rate_out, bytes_out = topic.traffic()
+    return TopicLoad(topic_hash(topic.full_name), rate_in + rate_out, bytes_in + bytes_out)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sized
+from collections.abc import Sized
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import psutil
 
@@ -40,6 +40,7 @@ from magnetar.broker.doctor.transaction_checks import (
     TransactionsFacts,
 )
 from magnetar.broker.listener.file_limit import file_limit
+from magnetar.broker.topic.persistent_topic import PersistentTopic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,15 +129,15 @@ class _TopicWalk:
         self._idle_partitions: list[tuple[str, SubscriptionFacts]] = []  # by topic
         self._consumed: set[tuple[str, str]] = set()  # topics with partitions, subscriptions
 
-    def look(self, topic: Topic, stats: Mapping[str, Any]) -> None:
-        name = str(topic.name)
+    def look(self, topic: Topic) -> None:
+        name, now_ms = topic.full_name, self._service.clock()
         if topic.fenced and not topic.closing and self._has_room(self.fenced):
             self.fenced[name] = "its storage failed"
-        failed_ms = stats.get("lastOffloadFailureTimeStamp", 0)
-        if failed_ms > stats.get("lastOffloadSuccessTimeStamp", 0) and self._has_room(
-            self.offloads
-        ):
-            self.offloads[name] = failed_ms
+        if isinstance(topic, PersistentTopic):
+            offloads = topic.ledger.offloads
+            failed_ms = offloads.last_failure_ms
+            if failed_ms > offloads.last_success_ms and self._has_room(self.offloads):
+                self.offloads[name] = failed_ms
         publishing = topic.explain_publishing()
         is_held = publishing is not None and publishing.reason is Reason.QUOTA_HELD
         if publishing is not None and is_held and self._has_room(self.held):
@@ -149,10 +150,12 @@ class _TopicWalk:
         if publishing is not None and is_waiting and self._has_room(self.publishing):
             self.publishing[name] = publishing
         self._note_refusal(name, name, topic.refused_producer, is_served=bool(topic.producers))
-        for subscription, figures in stats["subscriptions"].items():
-            if (found := subscription_facts(name, subscription, figures)) is not None:
-                self._note(topic.subscriptions[subscription], found, publishing)
         for each in topic.subscriptions.values():
+            # Statistics cost fifty times as much as the look at a topic without a backlog.
+            if each.backlog > 0:
+                found = subscription_facts(name, each.name, each.stats(now_ms))
+                if found is not None:
+                    self._note(each, found, publishing)
             label = f"{name}, subscription {each.name}"
             self._note_refusal(name, label, each.refused, is_served=bool(each.consumers))
             if each.consumers and topic.name.is_partition:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from time import perf_counter, thread_time
+from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol
 
 from magnetar.broker.errors import STORAGE_ERRORS, ServiceNotReadyError
@@ -50,6 +50,7 @@ from magnetar.broker.subscription.persistent_subscription import PersistentSubsc
 from magnetar.broker.topic.persistent_topic import PersistentTopic
 from magnetar.broker.topic.topic_stats import find_last_publish_time
 from magnetar.bundles.namespace_bundles import namespace_of
+from magnetar.metadata.loop_turns import LoopTurns, in_turns
 
 if TYPE_CHECKING:
     from magnetar.broker.index.figure_recorder import Recording
@@ -63,7 +64,6 @@ logger = logging.getLogger(__name__)
 _EVERY_S: Final = 5.0
 _KEEP_S: Final = 75.0
 """After the last request: a page asks at least once a minute, also when it is hidden."""
-_SLICE_S: Final = 0.0005
 _SHARE: Final = 20
 """A look may begin when so many times the time that the last one took has passed."""
 _QUICK_S: Final = 0.01
@@ -179,17 +179,15 @@ class IndexTables:
         if self._places is not None:
             self._places.open()
         self.topics.as_of_ms = self._service.clock()
-        served, turns = self._service.topics, _Turns()
+        served = self._service.topics
         served.on_loaded = self._loaded
-        for at, full in enumerate(list(served)):
-            self._loaded(full)
+        async for at, topic in in_turns(enumerate(served.walk())):
+            self._loaded(topic.full_name)
             # Those that are shown first have figures, and each row behind them costs less.
-            if at < _FIRST_ROWS and (topic := served.get(full)) is not None:
-                slot = self.topics.slot_of.get(full)
+            if at < _FIRST_ROWS:
+                slot = self.topics.slot_of.get(topic.full_name)
                 if slot is not None:  # else it is the system's
                     self._look(slot, topic, 0.0)
-            if turns.is_over:
-                await turns.next()
         await self._names.open()
         await self.renew()
         if self._reading is not None:
@@ -265,7 +263,7 @@ class IndexTables:
         served, keys, places = self._service.topics, self.topics.keys, self._places
         moved = frozenset[int]() if places is None else await places.renew(self.topics.space_names)
         recording = self._service.figure_recorder.begin(self._service.wall_clock())
-        turns, slot = _Turns(), 0
+        turns, slot = LoopTurns(), 0
         while slot < self.topics.end:  # rows may come meanwhile
             full = keys[slot]
             if (topic := served.get(full)) is not None:
@@ -527,32 +525,7 @@ def _group_of(full: str) -> str | None:
 
 
 async def _run(scan: _Scan) -> None:
-    turns = _Turns()
+    turns = LoopTurns()
     while scan.step():
         if turns.is_over:
             await turns.next()
-
-
-class _Turns:
-    """Long work in turns of half a millisecond; others have theirs in between."""
-
-    def __init__(self) -> None:
-        self._before_s = 0.0  # used in the turns before
-        self._begin()
-
-    def _begin(self) -> None:
-        self._began_s, self._used_s = perf_counter(), thread_time()
-
-    @property
-    def is_over(self) -> bool:
-        return perf_counter() - self._began_s > _SLICE_S
-
-    @property
-    def used_s(self) -> float:
-        """Of a processor, in all turns."""
-        return self._before_s + thread_time() - self._used_s
-
-    async def next(self) -> None:
-        self._before_s = self.used_s
-        await asyncio.sleep(0)
-        self._begin()

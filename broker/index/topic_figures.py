@@ -95,12 +95,7 @@ def topic_figures(
     """In the order of ``TOPIC_FIELDS``. ``backlogs``, ``growth``, the sum of the trends, and
     ``oldest``, the greatest of the figures: of its subscriptions."""
     used = topic.backlog.used(topic.service.clock()) if isinstance(topic, PersistentTopic) else None
-    _, rate_in, bytes_in, _ = topic.rates.rates
-    rate_out = bytes_out = 0.0
-    for subscription in topic.subscriptions.values():
-        rates = subscription.rates.rates
-        rate_out += rates[0]
-        bytes_out += rates[1]
+    rate_in, bytes_in, rate_out, bytes_out = topic.traffic()
     return (
         rate_in,
         rate_out,

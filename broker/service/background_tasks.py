@@ -15,16 +15,13 @@ from magnetar.broker.subscription.subscription import Subscription
 from magnetar.broker.topic.persistent_topic import PersistentTopic
 from magnetar.broker.topic.topic import Topic
 from magnetar.metadata.item_errors import ItemErrors
+from magnetar.metadata.loop_turns import in_turns
 
 if TYPE_CHECKING:
     from magnetar.broker.service.broker_service import BrokerService
 
 logger = logging.getLogger(__name__)
 
-_SLICE: Final = 500
-"""Topics looked at before others get their turn on the loop."""
-_INACTIVE_AT_ONCE: Final = 100
-_BACKLOGS_AT_ONCE: Final = 50  # 25 us each, with five subscriptions
 _FIRST_LEAK_CHECK_MS: Final = 60_000
 _LEAK_CHECK_MS: Final = 3_600_000
 _FIRST_COORDINATORS_MS: Final = 1_000
@@ -153,11 +150,8 @@ class BackgroundTasks:
         if self._running:
             await asyncio.wait(list(self._running.values()))
 
-    async def _topics(self, at_once: int = _SLICE) -> AsyncIterator[Topic]:
-        for number, topic in enumerate(list(self._service.topics.values()), 1):
-            if number % at_once == 0:
-                await asyncio.sleep(0)
-            yield topic
+    def _topics(self) -> AsyncIterator[Topic]:
+        return in_turns(self._service.topics.walk())
 
     async def expire_messages(self, now_ms: int) -> None:
         """Acknowledge what is older than its topic's time to live, for every subscription."""
@@ -181,7 +175,7 @@ class BackgroundTasks:
         """Hold every topic's backlog against its quotas."""
         began_s = perf_counter()
         with self._backlogs.round() as each:
-            async for topic in self._topics(_BACKLOGS_AT_ONCE):
+            async for topic in self._topics():
                 if topic.fenced or topic.name.is_system or not isinstance(topic, PersistentTopic):
                     continue
                 with each.item(topic.full_name):
@@ -228,7 +222,7 @@ class BackgroundTasks:
         """Delete topics without producers and subscriptions for long enough."""
         frequency_s = self._service.config.broker_delete_inactive_topics_frequency_seconds
         with self._inactive.round() as each:
-            async for topic in self._topics(_INACTIVE_AT_ONCE):
+            async for topic in self._topics():
                 if topic.fenced or topic.name.is_system:
                     continue
                 if _in_use(topic):

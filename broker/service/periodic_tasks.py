@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.index.history import POINT_MS
 from magnetar.broker.service.memory import TrimPlan, trim
+from magnetar.metadata.loop_turns import LoopTurns
 
 if TYPE_CHECKING:
     from magnetar.broker.service.broker_service import BrokerService
@@ -23,8 +24,6 @@ logger = logging.getLogger(__name__)
 
 _SLICE: Final = 100
 """Connections looked at before others get their turn on the loop."""
-_SLICE_S: Final = 0.0005
-"""Of the loop, for topics whose rates are sampled."""
 _SHARE: Final = 50
 """For somebody who looks, samples take at most this part of the time."""
 
@@ -86,15 +85,13 @@ class PeriodicTasks:
 
     async def _sample(self, now_ms: int) -> None:
         recording = self._service.figure_recorder.begin(now_ms)
-        begin, took_s = time.perf_counter(), 0.0
-        for topic in list(self._service.topics.values()):
+        turns = LoopTurns()
+        for topic in self._service.topics.walk():
             topic.sample(now_ms)
             if recording is not None:
                 recording.look(topic)
-            if (used_s := time.perf_counter() - begin) > _SLICE_S:
-                took_s += used_s
-                await asyncio.sleep(0)
-                begin = time.perf_counter()
+            if turns.is_over:
+                await turns.next()
         if recording is not None:
             recording.end()
-        self._sample_took_ms = 1000 * (took_s + time.perf_counter() - begin)
+        self._sample_took_ms = 1000 * turns.used_s

@@ -9,7 +9,7 @@ finds nothing new.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.errors import BrokerMetadataError, NamespaceNotFoundError
@@ -27,12 +27,10 @@ from magnetar.broker.topic.topic import Topic
 from magnetar.bundles.local_policies import is_heartbeat
 from magnetar.bundles.namespace_bundles import namespace_of
 from magnetar.metadata.errors import MetadataError
+from magnetar.metadata.loop_turns import in_turns
 from magnetar.metadata.store import MetadataStore
 
 logger = logging.getLogger(__name__)
-
-_SLICE: Final = 200
-"""Topics looked at before others get their turn on the loop."""
 
 
 class PolicyWatcher:
@@ -106,12 +104,9 @@ class PolicyWatcher:
             Full names of topics whose documents can't be read.
         """
         everything, topics, unread = EVERYTHING in stale, self._topics, set[str]()
-        names = list(topics) if everything else self._loaded_of(stale)
-        for number, full in enumerate(names, 1):
-            if number % _SLICE == 0:
-                await asyncio.sleep(0)
-            if (topic := topics.get(full)) is None:
-                continue  # unloaded meanwhile
+        # Namespaces that are, or have a topic, in it.
+        namespaces = {namespace_of(key) if "://" in key else key for key in stale}
+        async for topic in in_turns(topics.walk(None if everything else namespaces)):
             own = everything or topic.name.base.full in stale
             if not own and topic.name.namespace not in stale:
                 continue
@@ -122,11 +117,6 @@ class PolicyWatcher:
                 logger.warning("%s: its policies can't be read: %s", topic.full_name, error)
                 unread.add(topic.name.base.full)
         return unread
-
-    def _loaded_of(self, stale: set[str]) -> list[str]:
-        """Full names of the loaded topics in the namespaces that are, or have a topic, in it."""
-        namespaces = {namespace_of(key) if "://" in key else key for key in stale}
-        return [full for each in namespaces for full in self._topics.of_namespace(each)]
 
     async def _renew_topic(self, topic: Topic, *, read_own: bool) -> None:
         resources = self._resources

@@ -628,6 +628,16 @@ class Topic(ABC):
         """The fields that only some topics fill."""
         return {"publishRateLimitedTimes": self.rate_limits.publish_limited_times}
 
+    def traffic(self) -> tuple[float, float, float, float]:
+        """A second, of the last sample: messages and bytes in, messages and bytes out."""
+        _, rate_in, bytes_in, _ = self.rates.rates
+        rate_out = bytes_out = 0.0
+        for subscription in self.subscriptions.values():
+            rates = subscription.rates.rates
+            rate_out += rates[0]
+            bytes_out += rates[1]
+        return rate_in, bytes_in, rate_out, bytes_out
+
     def stats(self) -> dict[str, Any]:
         """TopicStats in Pulsar's shape."""
         return topic_stats(self)

@@ -32,6 +32,7 @@ from magnetar.broker.topic.topic import Topic
 from magnetar.managed_ledger.errors import ManagedLedgerError
 from magnetar.managed_ledger.position import EARLIEST
 from magnetar.metadata.errors import MetadataError
+from magnetar.metadata.loop_turns import in_turns
 
 if TYPE_CHECKING:
     from magnetar.broker.service.broker_service import BrokerService
@@ -46,7 +47,7 @@ _NOT_FOUND, _CONFLICT = 404, 409  # what brokers answer
 _DOMAINS = {
     "persistent": ("persistent",),
     "non-persistent": ("non-persistent",),
-    "all": ("persistent", "non-persistent"),
+    "all": ("non-persistent", "persistent"),  # as their names are sorted
 }
 
 
@@ -93,12 +94,9 @@ class TopicDirectory:
             if domain == "persistent":
                 found += await self._service.resources.stored_topics(namespace)
             else:
-                found += [
-                    full
-                    for full, topic in self._service.topics.items()
-                    if not topic.persistent and topic.name.namespace == namespace
-                ]
-        return sorted(found)
+                walk = in_turns(self._service.topics.walk((namespace,)))
+                found += sorted([topic.full_name async for topic in walk if not topic.persistent])
+        return found
 
     async def create(self, name: TopicName, properties: Mapping[str, str] | None = None) -> None:
         """Create a plain topic, whatever the policies say.

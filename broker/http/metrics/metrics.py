@@ -23,6 +23,7 @@ from magnetar.broker.http.metrics.broker_metrics import (
 from magnetar.broker.http.metrics.prometheus_page import PrometheusPage, label
 from magnetar.broker.http.metrics.topic_metrics import TopicMetrics
 from magnetar.broker.http.metrics.transaction_metrics import add_coordinators
+from magnetar.metadata.loop_turns import LoopTurns
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -30,27 +31,8 @@ if TYPE_CHECKING:
     from magnetar.broker.http.middleware.request_context import HttpMetrics
     from magnetar.broker.service.broker_service import BrokerService
 
-TURN_S: Final = 0.0005
 PIECE_BYTES: Final = 256 * 1024
 """A client gets so much at once: small enough to be copied and sent within a turn."""
-
-
-class Yielder:
-    """Whether it is time to let others run, and the wait for the next turn."""
-
-    __slots__ = ("_clock", "_end_s")
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._end_s = clock() + TURN_S
-
-    @property
-    def over(self) -> bool:
-        return self._clock() >= self._end_s
-
-    async def next(self) -> None:
-        await asyncio.sleep(0)
-        self._end_s = self._clock() + TURN_S
 
 
 def metrics_of(app: Starlette, service: BrokerService) -> AsyncIterator[bytes]:
@@ -75,18 +57,18 @@ async def metrics_pieces(
     """
     page = PrometheusPage(service.cluster, service.process_name)
     topics = TopicMetrics(page, service)
-    turns = Yielder(clock)
+    turns = LoopTurns(clock)
     for _ in topics.steps():
-        if turns.over:
+        if turns.is_over:
             await turns.next()
     for _ in add_schemas(page, service):
-        if turns.over:
+        if turns.is_over:
             await turns.next()
     add_coordinators(page, service)
     throttled = 0
     for connection in list(service.connections):
         throttled += connection.paused
-        if turns.over:
+        if turns.is_over:
             await turns.next()
     process = await asyncio.to_thread(process_metrics)
     await turns.next()
@@ -110,7 +92,7 @@ async def metrics_pieces(
             yield b"".join(ready)
             ready, size = [], 0
             await turns.next()
-        elif turns.over:
+        elif turns.is_over:
             await turns.next()
     if ready:
         yield b"".join(ready)

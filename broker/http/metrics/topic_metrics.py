@@ -187,11 +187,9 @@ class TopicMetrics:
 
     def steps(self) -> Iterator[None]:
         """Fill the tables. Between two steps the broker may do anything."""
-        service = self._service
-        for name, topic in list(service.topics.items()):
-            # The topic of health checks never counts.
-            if is_health_topic(topic.name) or service.topics.get(name) is not topic:
-                continue
+        for topic in self._service.topics.walk():
+            if is_health_topic(topic.name):
+                continue  # it never counts
             yield from self._add_topic(topic)
             yield
         yield from self._add_namespaces()

@@ -16,14 +16,12 @@ from magnetar.broker.http.errors import ApiError, answer_for
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.service.broker_service import BrokerService
-from magnetar.broker.topic.persistent_topic import PersistentTopic
+from magnetar.metadata.loop_turns import in_turns
 
 routes = Routes(
     "/admin/v2/broker-stats", tag="brokers", access=Access.SUPERUSER, mode=RoutingMode.LOCAL
 )
 
-_SLICE: Final = 16
-"""Topics whose statistics are made before others get their turn on the loop."""
 _NAMESPACE_FIGURES: Final = (
     ("brk_in_rate", "msgRateIn"),
     ("brk_in_tp_rate", "msgThroughputIn"),
@@ -65,13 +63,11 @@ _METRICS_EXAMPLE = [
 @routes.get("/destinations", "", include_in_schema=False)
 async def topics(service: Service) -> Response:
     answer: dict[str, Any] = {}
-    for number, topic in enumerate(list(service.topics.values()), 1):
+    async for topic in in_turns(service.topics.walk()):
         name = topic.name
         bundle = (await service.bundles.bundle_of(str(name))).rpartition("/")[2]
         of_bundle = answer.setdefault(name.namespace, {}).setdefault(bundle, {})
         of_bundle.setdefault(name.domain, {})[str(name)] = topic.stats()
-        if number % _SLICE == 0:
-            await asyncio.sleep(0)
     return JsonResponse(answer)
 
 
@@ -100,11 +96,9 @@ async def connections(
         await asyncio.sleep(0)
     following = "/".join(map(str, page[limit - 1][0])) if len(page) > limit else None
     shown: list[dict[str, Any]] = []
-    for number, (_, each) in enumerate(page[:limit], 1):
+    async for _, each in in_turns(page[:limit]):
         if not each.closed:
             shown.append(each.summary())
-        if number % _SLICE == 0:
-            await asyncio.sleep(0)
     return JsonResponse({"connections": shown, "count": len(found), "next": following})
 
 
@@ -135,7 +129,9 @@ async def report(service: Service) -> Response:
 async def metrics(service: Service) -> Response:
     """Figures of the entry cache and of each namespace."""
     sums: dict[str, dict[str, float]] = {}
-    for number, topic in enumerate(list(service.topics.values()), 1):
+    persistent_count = 0
+    async for topic in in_turns(service.topics.walk()):
+        persistent_count += topic.persistent
         stats = topic.stats()
         of_namespace = sums.setdefault(topic.name.namespace, {})
         subscriptions = stats["subscriptions"].values()
@@ -147,11 +143,8 @@ async def metrics(service: Service) -> Response:
         }
         for name, value in metrics.items():
             of_namespace[name] = of_namespace.get(name, 0) + value
-        if number % _SLICE == 0:
-            await asyncio.sleep(0)
-    persistent = [each for each in service.topics.values() if isinstance(each, PersistentTopic)]
     cache = {
-        "brk_ml_count": len(persistent),
+        "brk_ml_count": persistent_count,
         "brk_ml_cache_used_size": service.ledgers.cache.size,
     }
     return JsonResponse(

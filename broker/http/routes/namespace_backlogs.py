@@ -19,6 +19,7 @@ from magnetar.broker.service.broker_service import BrokerService
 from magnetar.broker.subscription import subscription_admin as subscription_admin
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.broker.topic.topic import RESERVED_SUBSCRIPTIONS
+from magnetar.metadata.loop_turns import in_turns
 
 routes = Routes(
     "/admin/v2/namespaces/{tenant}/{namespace}",
@@ -58,14 +59,15 @@ async def _topics(
     """
     await require_namespace(service, namespace, "Namespace not found")
     if bundle is None:
-        return [
-            TopicName.parse(name)
-            for name in await topics_everywhere(service, spread, namespace, "all")
-        ]
+        everywhere = await topics_everywhere(service, spread, namespace, "all")
+        return [TopicName.parse(name) async for name in in_turns(everywhere)]
     await require_bundle(service, namespace, bundle)
     bundle_of = (await service.bundles.bundles(namespace)).bundle_of
-    names = await service.directory.names(namespace, "all")
-    return [TopicName.parse(name) for name in names if bundle_of(name).endswith("/" + bundle)]
+    return [
+        TopicName.parse(name)
+        async for name in in_turns(await service.directory.names(namespace, "all"))
+        if bundle_of(name).endswith("/" + bundle)
+    ]
 
 
 async def clear(

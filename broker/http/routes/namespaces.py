@@ -157,7 +157,7 @@ async def delete_namespace(
         await delete_namespace_with_topics(service, spread, namespace)
         return
     topics = await topics_everywhere(service, spread, namespace, "all")
-    users = user_topics(topics)
+    users = await user_topics(topics)
     partitioned = [
         *await service.resources.partitioned_topics(namespace),
         *await service.resources.partitioned_topics(namespace, "non-persistent"),
@@ -191,7 +191,7 @@ async def list_topics(
         raise ApiError(404, f"mode {mode!r:.50} is none of PERSISTENT, NON_PERSISTENT, ALL")
     names = await topics_everywhere(service, spread, namespace, kind)
     if not flag(includeSystemTopic):
-        names = user_topics(names)
+        names = await user_topics(names)
     return JsonResponse(names)
 
 

@@ -26,6 +26,7 @@ from magnetar.broker.http.topics.topic_access import (
 )
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.service.broker_service import BrokerService
+from magnetar.metadata.loop_turns import in_turns
 
 routes = Routes(tag="topics", access=Access.LOOKUP_403, mode=RoutingMode.TOPIC, statuses=NOT_FOUND)
 
@@ -63,7 +64,7 @@ async def list_topics(
     if after is not None:
         names = names[bisect_right(names, after) :]
     if not flag(includeSystemTopic):
-        names = user_topics(names)
+        names = await user_topics(names)
     if bundle is not None:
         names = await _in_bundle(service, namespace, names, bundle)
     return JsonResponse(names[:limit])
@@ -73,7 +74,7 @@ async def _in_bundle(
     service: BrokerService, namespace: str, names: list[str], bundle: str
 ) -> list[str]:
     bundle_of = (await service.bundles.bundles(namespace)).bundle_of
-    return [name for name in names if bundle_of(name).endswith("/" + bundle)]
+    return [name async for name in in_turns(names) if bundle_of(name).endswith("/" + bundle)]
 
 
 @routes.get(
@@ -88,7 +89,7 @@ async def list_partitioned(
     """Base names of partitioned topics."""
     await require_namespace(service, namespace)
     names = await service.resources.partitioned_topics(namespace, domain)
-    return JsonResponse(names if flag(includeSystemTopic) else user_topics(names))
+    return JsonResponse(names if flag(includeSystemTopic) else await user_topics(names))
 
 
 @routes.get(

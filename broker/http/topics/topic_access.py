@@ -1,6 +1,6 @@
 """Parts that the routes of topics share: paths, the loaded topic behind a name, refusals, ids."""
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Annotated, Any, TypeVar
 
 import orjson
@@ -24,6 +24,7 @@ from magnetar.broker.topic.persistent_topic import PersistentTopic
 from magnetar.broker.topic.topic import Topic as LoadedTopic
 from magnetar.bundles.errors import InvalidBundleError
 from magnetar.managed_ledger.cursor.ack_state import BATCH_WORDS_MAX
+from magnetar.metadata.loop_turns import in_turns
 
 T = TypeVar("T")
 
@@ -171,9 +172,9 @@ async def require_existing(service: BrokerService, name: TopicName) -> int | Non
     return count
 
 
-def user_topics(names: list[str]) -> list[str]:
+async def user_topics(names: Iterable[str]) -> list[str]:
     """Without system topics."""
-    return [name for name in names if not is_system_topic(name)]
+    return [name async for name in in_turns(names) if not is_system_topic(name)]
 
 
 def partitioned_metadata(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -192,7 +192,7 @@ async def test_a_part_is_there_before_all_of_many_topics(
     tables = await index.tables(partial=True)
     whole = asyncio.ensure_future(index.tables())
     page = await tables.topic_page(PageQuery(sort="subscriptionCount", descending=True))
-    assert [row["topic"].removeprefix(PREFIX) for row in page.rows] == ["b", "c"]
+    assert {row["topic"].removeprefix(PREFIX) for row in page.rows} == {"b", "c"}
     assert [row["subscriptionCount"] for row in page.rows] == [1, None]
     assert not page.is_complete
     assert not whole.done()

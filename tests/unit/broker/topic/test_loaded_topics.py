@@ -56,6 +56,36 @@ def test_a_bundle_has_its_topics(seed: int) -> None:
     assert index.within("t/a/0x00000000_0xffffffff") == []
 
 
+@pytest.mark.parametrize("seed", range(50 if NIGHTLY else 12))
+def test_a_walk_meets_each_topic_once_whatever_comes_and_goes(seed: int) -> None:
+    rng = random.Random(seed)
+    index = LoadedTopics()
+    names = names_of(rng)
+    staying = {*TWINS, *rng.sample(names, 200)}
+    for name in names:
+        index[name] = cast("Topic", name)
+    met: list[str] = []
+    for topic in index.walk():
+        met.append(cast("str", topic))
+        for name in rng.sample(names, 3):
+            if name in index and name not in staying:
+                del index[name]
+            elif name not in index:
+                index[name] = cast("Topic", name)
+    assert staying <= set(met)
+    assert len(met) == len(set(met))
+
+
+def test_a_walk_leaves_out_what_was_unloaded_before_its_turn() -> None:
+    index = LoadedTopics()
+    for name in TWINS:
+        index[name] = cast("Topic", name)
+    walk = index.walk(("t/a", "t/no-such"))
+    next(walk)
+    del index[TWINS[1]]
+    assert list(walk) == []
+
+
 def test_topics_of_one_hash_are_told_apart() -> None:
     assert topic_hash(TWINS[0]) == topic_hash(TWINS[1])
     for leaving, staying in (TWINS, reversed(TWINS)):
