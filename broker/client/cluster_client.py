@@ -121,11 +121,15 @@ class ClusterClient:
     async def _ask(self, command: Any) -> Any:
         return await (await self._connection(self._service_url)).call(command)
 
-    async def parts(self, topic: TopicName) -> list[TopicName]:
-        """A topic's partitions; itself when it has none. Creates what may be created."""
+    async def parts(self, topic: TopicName, *, create: bool = True) -> list[TopicName]:
+        """A topic's partitions; itself when it has none. With ``create`` makes what may be made."""
         if topic.partition_index >= 0:
             return [topic]
-        answer = await self._ask(pb.CommandPartitionedTopicMetadata(topic=str(topic)))
+        answer = await self._ask(
+            pb.CommandPartitionedTopicMetadata(
+                topic=str(topic), metadata_auto_creation_enabled=create
+            )
+        )
         if answer.response == pb.CommandPartitionedTopicMetadataResponse.Failed:
             raise await self._refused(topic, answer)
         return [topic.partition(index) for index in range(answer.partitions)] or [topic]

@@ -8,7 +8,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from signal import SIGINT, default_int_handler, signal
+from signal import SIGINT, SIGTERM, Signals, default_int_handler, signal
 from typing import Any
 
 import httpx
@@ -93,6 +93,16 @@ def test_without_its_namespace_nobody_can_say(
     assert "Namespace" in capsys.readouterr().err
 
 
+def test_urls_of_different_clusters_are_told(
+    service_url: str, admin: httpx.Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with magnetar.embedded() as other:
+        assert verify("--url", service_url, "--admin-url", other.web_url) == 2
+        assert "are of different clusters" in capsys.readouterr().err
+        names = httpx.get(f"{other.web_url}/admin/v2/persistent/public/default").json()
+        assert [*names, *admin.get("/persistent/public/default/partitioned").json()] == []
+
+
 def test_without_a_cluster_nobody_can_say(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,7 +114,10 @@ def test_without_a_cluster_nobody_can_say(
     assert [(each, each.read_text()) for each in tmp_path.iterdir()] == [(earlier, "of yesterday")]
 
 
+@pytest.mark.parametrize(("number", "code"), [(SIGINT, 130), (SIGTERM, 143)])
 def test_an_interrupted_run_tells_what_it_has(
+    number: Signals,
+    code: int,
     service_url: str,
     admin_url: str,
     admin: httpx.Client,
@@ -112,13 +125,13 @@ def test_an_interrupted_run_tells_what_it_has(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(verify_command, "_tell_round", lambda _: os.kill(os.getpid(), SIGINT))
+    monkeypatch.setattr(verify_command, "_tell_round", lambda _: os.kill(os.getpid(), number))
     left = {*admin.get("/persistent/public/default").json()}  # by runs that may not delete any
     before = signal(SIGINT, default_int_handler)  # where tests run in the background it is ignored
     report = tmp_path / "report.html"
     urls = ("--url", service_url, "--admin-url", admin_url, "--report", str(report))
     try:
-        assert verify(*urls, "--messages", "10", "--seconds", "600") == 130
+        assert verify(*urls, "--messages", "10", "--seconds", "600") == code
     finally:
         signal(SIGINT, before)
     assert "Nobody can say: interrupted (1 rounds" in capsys.readouterr().out

@@ -25,6 +25,8 @@ from magnetar.broker.verify.plan import PLAIN, TOPICS, TopicPlan
 from magnetar.broker.verify.verdict import EARLY_MS_MAX, TopicVerdict, check_topic
 
 PATIENCE_S: Final = 60.0
+_SEEN_S: Final = 5.0
+"""So long a topic that was made may be unknown to other brokers of its cluster."""
 _NOT_FOUND: Final = 404
 _KNOWN_FAULTS: Final = (
     "a seek where parts of batches were acknowledged, an unload while a subscription is made and "
@@ -80,9 +82,10 @@ async def run_rounds(
     """Raises CliError, BrokerError: the cluster can't be used at all."""
     outcome = Outcome(settings, target.service_url, time.time())
     begun_s = time.monotonic()
+    admin = ClusterAdmin(target, settings.request_timeout_s)
     async with CommandClient(target) as client:  # it answers, and lets us in
         transfers = await has_transactions(client)
-    admin = ClusterAdmin(target, settings.request_timeout_s)
+        await _check_one_cluster(client, admin, target, settings.namespace)
     early_ms_max = EARLY_MS_MAX
     try:
         await admin.check_namespace(settings.namespace)
@@ -115,6 +118,31 @@ async def run_rounds(
         if outcome.unjudged:
             break
     return outcome
+
+
+async def _check_one_cluster(
+    client: CommandClient, admin: ClusterAdmin, target: ClusterTarget, namespace: str
+) -> None:
+    """Raises CliError: clients of the service URL don't see what is made at the admin URL."""
+    topic = topic_name(f"persistent://{namespace}/verify-{secrets.token_hex(4)}-cluster")
+    plan = TopicPlan("cluster", partitions=1)
+
+    async def see() -> None:
+        if await client.parts(topic, create=False) != [topic.partition(0)]:
+            raise CliError(f"{topic} has no partition")
+
+    try:
+        await admin.create(topic, plan, 0)
+        await retried(
+            f"{target.service_url} and {target.admin_url} are of different clusters", see, _SEEN_S
+        )
+    except NoProgressError:
+        raise
+    except CliError:
+        pass  # without the rights to make topics nothing is done there
+    finally:
+        with contextlib.suppress(CliError):
+            await admin.delete(topic, plan)
 
 
 async def _in_parts(admin: ClusterAdmin, outcome: Outcome) -> bool:

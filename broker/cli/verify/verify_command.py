@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import random
+import signal
 import sys
 from pathlib import Path
 from typing import Final
@@ -18,16 +19,20 @@ from magnetar.broker.cli.verify.run import Outcome, VerifySettings, run_rounds
 
 CLEAN, VIOLATED, UNKNOWN = 0, 1, 2
 MESSAGES_MIN: Final = 10
+_TERMINATED: Final = 128 + signal.SIGTERM
 
 
 def run_verify(options: argparse.Namespace) -> int:
-    """0: every promise was kept; 1: one was broken; 2: nobody can say.
+    """0: every promise was kept; 1: one was broken; 2: nobody can say; 143: ended by SIGTERM.
 
     Raises:
         CliError: the cluster can't be used, the report not be written.
     """
     _check(options)
-    return run_command(_verify(options))
+    try:
+        return run_command(_verify(options))
+    except asyncio.CancelledError:
+        return _TERMINATED
 
 
 async def _verify(options: argparse.Namespace) -> int:
@@ -41,6 +46,10 @@ async def _verify(options: argparse.Namespace) -> int:
         known_faults=options.known_faults,
     )
     done: Outcome | None = None
+    work = asyncio.current_task()
+    assert work is not None
+    # As by Ctrl-C: the topics are removed. The handler ends with the loop.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, work.cancel)
 
     def on_round(outcome: Outcome) -> None:
         nonlocal done
@@ -50,7 +59,7 @@ async def _verify(options: argparse.Namespace) -> int:
     try:
         with progress("sending, receiving, disturbing", None):
             done = await run_rounds(target_of(options), settings, on_round)
-    except asyncio.CancelledError:  # by Ctrl-C: what was seen until then isn't lost
+    except asyncio.CancelledError:  # by Ctrl-C or SIGTERM: what was seen until then isn't lost
         if done is not None:
             done.unjudged = "interrupted"
             _show(done, options)
