@@ -13,7 +13,7 @@ from magnetar.broker.console.admin_api import AdminError, get
 from magnetar.broker.console.formats import milliseconds, number, plural, segment, size, span
 from magnetar.broker.console.index_view import caught_up
 from magnetar.broker.console.message_view import MessageRow, messages_view
-from magnetar.broker.console.source import IndexQuery, Source
+from magnetar.broker.console.source import IndexPage, IndexQuery, Source
 from magnetar.broker.console.subject import partition_count
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.index.backlog_trend import keeps_up
@@ -254,38 +254,47 @@ VIEWS: Final = (
 )
 
 
-async def read_state(source: Source) -> TopState:
+async def _read_state(source: Source) -> TopState:
     """Raises AdminError: no answer."""
-    clusters = await _allowed(get(source.api, "clusters")) or ()
-    name = next((each for each in clusters if each != "global"), "")
-    bookies = await _allowed(get(source.api, "bookies/state")) or {}
-    history = await _allowed(source.history()) or {}
+
+    async def of_cluster() -> tuple[str, Sequence[str]]:
+        clusters = await _allowed(get(source.api, "clusters")) or ()
+        name = next((each for each in clusters if each != "global"), "")
+        return name, await _allowed(get(source.api, f"brokers/{segment(name)}")) or ()
+
+    (name, brokers), bookies, history, findings = await asyncio.gather(
+        of_cluster(),
+        _allowed(get(source.api, "bookies/state")),
+        _allowed(source.history()),
+        _allowed(source.findings()),
+    )
     return TopState(
         name,
-        tuple(await _allowed(get(source.api, f"brokers/{segment(name)}")) or ()),
-        tuple(bookies.get("bookies", ())),
-        tuple(
-            each for each in await _allowed(source.findings()) or () if each["severity"] != "note"
-        ),
-        history,
+        tuple(brokers),
+        tuple((bookies or {}).get("bookies", ())),
+        tuple(each for each in findings or () if each["severity"] != "note"),
+        history or {},
     )
 
 
 async def read_figures(
-    source: Source, view: TopView, sort: str, text: str, state: TopState
+    source: Source, view: TopView, sort: str, text: str, known: TopState | None = None
 ) -> Figures:
-    """TopSums and one page.
+    """All that is shown, asked for at the same time: a list of many topics takes a second to open.
 
     Args:
         sort: one of the view's; "": as it comes.
         text: only rows that have it in their names; conditions on figures, see `filter_text`.
+        known: what changes slowly; None: it is asked for, too.
     Raises:
         AdminError: no answer, or the caller may not see the view.
         FilterTextError: an unknown condition.
     """
-    sums = _sums((await source.namespaces()).rows)
     kept = parse_filter_text(text, view.name)
-    if view.sorts:
+
+    async def page() -> IndexPage | None:
+        if not view.sorts:
+            return None
         query = IndexQuery(
             q=kept.name,
             view=kept.view,
@@ -294,20 +303,26 @@ async def read_figures(
             limit=ROWS_MAX,
             points=_LINE_MAX,
         )
-        ask = source.topics if view.name == "topics" else source.subscriptions
-        page = await ask(query)
-        return Figures(sums, state, tuple(page.rows), page.matching, page.total)
-    known: Sequence[Row]
+        return await (source.topics if view.name == "topics" else source.subscriptions)(query)
+
+    async def state_of() -> TopState:
+        return await _read_state(source) if known is None else known
+
+    namespaces, state, found = await asyncio.gather(source.namespaces(), state_of(), page())
+    sums = _sums(namespaces.rows)
+    if found is not None:
+        return Figures(sums, state, tuple(found.rows), found.matching, found.total)
+    rows: Sequence[Row]
     match view.name:
         case "brokers":
-            known = [_broker(each, state.history) for each in state.brokers]
+            rows = [_broker(each, state.history) for each in state.brokers]
         case "bookies":
-            known = state.bookies
+            rows = state.bookies
         case _:
-            found = await get(source.api, "broker-stats/connections", limit=ROWS_MAX)
-            known = found["connections"]
-    shown = [row for row in known if kept.name.lower() in view.key_of(row).lower()]
-    return Figures(sums, state, tuple(shown), len(shown), len(known))
+            answer = await get(source.api, "broker-stats/connections", limit=ROWS_MAX)
+            rows = answer["connections"]
+    shown = [row for row in rows if kept.name.lower() in view.key_of(row).lower()]
+    return Figures(sums, state, tuple(shown), len(shown), len(rows))
 
 
 async def newest_messages(source: Source, row: Row) -> tuple[str, list[MessageRow]]:

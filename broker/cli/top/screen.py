@@ -29,7 +29,6 @@ from magnetar.broker.cli.top.figures import (
     explain,
     newest_messages,
     read_figures,
-    read_state,
 )
 from magnetar.broker.cli.top.filter_text import FilterTextError
 from magnetar.broker.cli.top.lines import columns_of, counts_text, fitted, head_lines
@@ -138,9 +137,9 @@ class TopApp(App[None]):
 
     async def _read(self, view: TopView, sort: str, text: str) -> None:
         try:
-            if self._rounds % _STATE_ROUNDS == 0 or not view.sorts:
-                self._state = await read_state(self._source)
-            figures = await read_figures(self._source, view, sort, text, self._state)
+            is_due = self._rounds % _STATE_ROUNDS == 0 or not view.sorts
+            known = None if is_due else self._state
+            figures = await read_figures(self._source, view, sort, text, known)
         except (*_FAILURES, FilterTextError) as error:
             self._failure = _reason(error)
             self._show_bar()
@@ -148,6 +147,7 @@ class TopApp(App[None]):
         finally:
             self._reading -= 1
         self._rounds += 1
+        self._state = figures.state
         self._take(view, figures)
 
     def _take(self, view: TopView, figures: Figures) -> None:

@@ -17,7 +17,7 @@ import httpx
 from magnetar.broker.cli.errors import CliError, RefusedError, UnreachableError
 from magnetar.broker.cli.profiles import ClusterTarget, target_of
 from magnetar.broker.cli.tables import plain_text
-from magnetar.broker.cli.top.figures import VIEWS, read_figures, read_state
+from magnetar.broker.cli.top.figures import VIEWS, read_figures
 from magnetar.broker.cli.top.filter_text import FilterTextError
 from magnetar.broker.cli.top.lines import counts_text, head_lines, list_lines
 from magnetar.broker.console.admin_api import AdminError, RemoteApi
@@ -82,9 +82,8 @@ async def _print_once(options: argparse.Namespace) -> None:
     view = next(each for each in VIEWS if each.name == options.view)
     async with _connected(top_target(options)) as source:
         sort = view.sorts[0] if view.sorts else ""
-        state = await read_state(source)
         try:
-            figures = await read_figures(source, view, sort, options.filter, state)
+            figures = await read_figures(source, view, sort, options.filter)
         except FilterTextError as error:
             raise CliError(f"--filter {error}") from error
     if options.json:

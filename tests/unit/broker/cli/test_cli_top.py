@@ -12,7 +12,7 @@ import pytest
 from rich.cells import cell_len
 
 from magnetar.broker.cli.main import build_parser, main
-from magnetar.broker.cli.top.figures import VIEWS, Figures, explain, read_figures, read_state
+from magnetar.broker.cli.top.figures import VIEWS, Figures, explain, read_figures
 from magnetar.broker.cli.top.filter_text import Filter, FilterTextError, parse_filter_text
 from magnetar.broker.cli.top.lines import (
     NAME_MIN,
@@ -135,8 +135,7 @@ def source(known: dict[str, Any] = CLUSTER) -> Source:
 async def figures_of(
     view: int, sort: str = "", text: str = "", of: Source | None = None
 ) -> Figures:
-    of = of or source()
-    return await read_figures(of, VIEWS[view], sort, text, await read_state(of))
+    return await read_figures(of or source(), VIEWS[view], sort, text)
 
 
 async def test_the_head_says_what_happens() -> None:
