@@ -37,7 +37,8 @@ class PendingAges:
     def sample(self, consumers: Iterable[ConsumerState], now_ms: int) -> None:
         """Note what is pending; it costs nothing where nothing is."""
         held = [consumer for consumer in consumers if consumer.pending]
-        self._samples = {each: self._sample_of(each, now_ms) for each in held}
+        if held or self._samples:
+            self._samples = {each: self._sample_of(each, now_ms) for each in held}
 
     def _sample_of(self, consumer: ConsumerState, now_ms: int) -> list[tuple[int, PositionSet]]:
         pending = consumer.pending

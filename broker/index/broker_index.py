@@ -76,6 +76,7 @@ _FIRST_READS_S: Final = 0.5
 _FIRST_ROWS: Final = 2_000
 """With more of them than that, who takes a part needn't wait for all: 30 ms of a processor."""
 _CACHED_PAGES_MAX: Final = 64
+_STORED: Final = TOPIC_FIELDS.index("storageSize")
 
 
 class _Scan(Protocol):
@@ -313,7 +314,7 @@ class IndexTables:
         ):
             self._silent[slot] = topic
         if recording is not None:
-            recording.add(full, names, backlogs, figures)
+            recording.add(full, names, backlogs, (*figures[:5], figures[_STORED]))
 
     def _look_at(
         self, full: str, name: str, subscription: Subscription, elapsed_s: float

@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from magnetar.bookkeeper.metrics import RecentDurations
-from magnetar.broker.index.figure_table import UNKNOWN
 from magnetar.broker.index.history import History, PointDraft
-from magnetar.broker.index.topic_figures import TOPIC_TOTALS, topic_figures
+from magnetar.broker.index.topic_figures import TOPIC_TOTALS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -63,7 +62,8 @@ class Recording:
         """Add a topic, unless it is the system's."""
         if not topic.name.is_system:
             backlogs = [each.backlog for each in topic.subscriptions.values()]
-            figures = topic_figures(topic, backlogs, 0, UNKNOWN)
+            rate_in, bytes_in, rate_out, bytes_out = topic.traffic()
+            figures = rate_in, rate_out, bytes_in, bytes_out, sum(backlogs), topic.stored_bytes
             self.add(topic.full_name, topic.subscriptions, backlogs, figures)
 
     def add(
@@ -73,10 +73,10 @@ class Recording:
         Args:
             full: name of the topic.
             names: of its subscriptions, and their backlogs in the same order.
-            figures: of the topic, in the order of ``TOPIC_FIELDS``.
+            figures: of the topic, in the order of ``TOPIC_TOTALS``.
         """
         sums = self._sums
-        rate_in, rate_out, bytes_in, bytes_out, backlog, _, _, stored, *_ = figures
+        rate_in, rate_out, bytes_in, bytes_out, backlog, stored = figures
         sums[0] += rate_in
         sums[1] += rate_out
         sums[2] += bytes_in
