@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import uvloop
@@ -43,6 +43,8 @@ ENTRY_BYTES = 64 << 10
 WINDOW_BYTES = 16 << 20
 WINDOW_REQUESTS = 4000
 STORAGE = StorageConfig(journal_segment_bytes=64 << 20)  # as a bookie process sets it
+# What is read is older than what the bookie has left in the page cache.
+COLD = replace(STORAGE, entry_log_cached_bytes=8 << 20)
 COSTS = (
     (100, 1),
     (100, 100),
@@ -144,11 +146,11 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def fresh_bookie(folder: Path) -> AsyncIterator[Bookie]:
+async def fresh_bookie(folder: Path, storage: StorageConfig = STORAGE) -> AsyncIterator[Bookie]:
     """A fresh one; its directory goes with it."""
     path = folder / "bookie"
     store = EmbeddedMetadataStore.open(None)
-    bookie = await open_bookie(BookieConfig("bench", path, STORAGE), OsFileSystem(path), store)
+    bookie = await open_bookie(BookieConfig("bench", path, storage), OsFileSystem(path), store)
     try:
         yield bookie
     finally:
@@ -253,13 +255,15 @@ async def costs(options: argparse.Namespace, folder: Path) -> None:
 
 
 def forget_pages(folder: Path) -> None:
-    """Let the page cache forget a bookie's files, as if they were old."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            fd = os.open(path, os.O_RDONLY)
-            os.fsync(fd)
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(fd)
+    """Let the page cache forget a bookie's entry logs, as if they were old.
+
+    They are synced. To sync and forget the journal as well would keep writes waiting, in which
+    reading has no part.
+    """
+    for path in folder.rglob("*.log"):
+        fd = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
 
 
 async def read_all(bookie: Bookie, ledger: int, entries: int, count_max: int) -> int:
@@ -278,7 +282,7 @@ async def reads(options: argparse.Namespace, folder: Path) -> None:
     print("Whole ledgers in order, nothing in memory; entry logs hold several ledgers mixed:\n")
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for entry_bytes in (1024, 65536):
-        async with fresh_bookie(folder) as bookie:
+        async with fresh_bookie(folder, COLD) as bookie:
             client = Client(bookie, entry_bytes, 1 if entry_bytes > 4096 else 16, READ_LEDGERS)
             await client.run(600.0, options.read_bytes // entry_bytes)
             await bookie.flush()

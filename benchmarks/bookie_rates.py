@@ -9,7 +9,8 @@ For entries of 64 KiB and 1 MiB, in turns:
   the end;
 * whole ledgers read in order, one and eight at once, with nothing in the page cache, beside a loop
   that reads the same entry logs in blocks of 1 MiB;
-* the p99 of entries that are sent at a fixed rate, alone and while such reads go on.
+* the p99 of entries that are sent at a fixed rate, alone and while such reads go on, beside that of
+  a loop that writes as many to a file, each of them synced, alone and while a bare reader reads.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import asyncio
 import os
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -25,6 +27,7 @@ from pathlib import Path
 import uvloop
 
 from benchmarks.bookie_disk import (
+    COLD,
     HEAD,
     KEY,
     READ_LEDGERS,
@@ -104,7 +107,7 @@ async def reads(options: argparse.Namespace, folder: Path) -> None:
     print("\n| entry, KiB; readers | bare MB/s | bookie MB/s | ratio | in rounds |")
     print("|---|---|---|---|---|")
     for entry_bytes in ENTRY_BYTES:
-        async with fresh_bookie(folder) as bookie:
+        async with fresh_bookie(folder, COLD) as bookie:
             held = await _fill(bookie, entry_bytes, options.read_bytes)
             for readers in (1, READ_LEDGERS):
                 rounds = []
@@ -143,25 +146,31 @@ async def writes_beside_reads(options: argparse.Namespace, folder: Path) -> None
     print("\n| entry, KiB | p99 alone, ms | beside reads, ms | ratio | in rounds | reads MB/s |")
     print("|---|---|---|---|---|---|")
     for entry_bytes in ENTRY_BYTES:
-        async with fresh_bookie(folder) as bookie:
+        async with fresh_bookie(folder, COLD) as bookie:
             held = await _fill(bookie, entry_bytes, options.read_bytes)
-            paced = PacedWriter(bookie, entry_bytes)
+            paced, bare = PacedWriter(bookie, entry_bytes), BarePair(bookie, folder, entry_bytes)
             await paced.p99(1.0)
             rounds, rates = [], []
             for _ in range(options.rounds):
+                await asyncio.to_thread(bare.run, options.seconds)
                 alone = await paced.p99(options.seconds)
                 reading = asyncio.create_task(_read_on(bookie, folder, held))
                 beside = await paced.p99(options.seconds)
                 reading.cancel()
                 rates.append(await reading)
                 rounds.append((alone, beside))
-        alone, beside = (statistics.median(column) * 1e3 for column in zip(*rounds, strict=True))
-        ratios = [of / to for to, of in rounds]
-        print(
-            f"| {entry_bytes >> 10} | {alone:.1f} | {beside:.1f} | {statistics.median(ratios):.2f} "
-            f"| {min(ratios):.2f} to {max(ratios):.2f} | {statistics.median(rates) / 1e6:.0f} |",
-            flush=True,
-        )
+        _print_p99(f"{entry_bytes >> 10}, bare", bare.rounds, bare.rates)
+        _print_p99(f"{entry_bytes >> 10}", rounds, rates)
+
+
+def _print_p99(name: str, rounds: list[tuple[float, float]], rates: list[float]) -> None:
+    alone, beside = (statistics.median(column) * 1e3 for column in zip(*rounds, strict=True))
+    ratios = [of / to for to, of in rounds]
+    print(
+        f"| {name} | {alone:.1f} | {beside:.1f} | {statistics.median(ratios):.2f} "
+        f"| {min(ratios):.2f} to {max(ratios):.2f} | {statistics.median(rates) / 1e6:.0f} |",
+        flush=True,
+    )
 
 
 async def _read_on(bookie: Bookie, folder: Path, held: list[int]) -> float:
@@ -183,6 +192,64 @@ async def _read_on(bookie: Bookie, folder: Path, held: list[int]) -> float:
             await asyncio.gather(*map(read_whole, range(len(held))))
     except asyncio.CancelledError:
         return total / (time.perf_counter() - begin)
+
+
+class BarePair:
+    """What the disk does with synced writes at a fixed rate, alone and beside a bare reader.
+
+    Attributes:
+        rounds: p99 in seconds, of writes alone and beside reads.
+        rates: bytes a second that were read.
+    """
+
+    def __init__(self, bookie: Bookie, folder: Path, entry_bytes: int) -> None:
+        self.rounds: list[tuple[float, float]] = []
+        self.rates: list[float] = []
+        self._bookie, self._folder = bookie, folder
+        self._body = os.urandom(entry_bytes)
+        self._gap_s = entry_bytes / PACED_BYTES
+        self._rate = 0.0
+
+    def run(self, seconds: float) -> None:
+        """One round."""
+        alone = self._p99(seconds)
+        end = time.perf_counter() + seconds
+        reader = threading.Thread(target=self._read, args=(end,))
+        reader.start()
+        beside = self._p99(seconds)
+        reader.join()
+        self.rounds.append((alone, beside))
+
+    def _read(self, end: float) -> None:
+        rates = []
+        while time.perf_counter() < end:
+            forget_pages(self._folder)
+            rates.append(read_bare(self._bookie))
+        self.rates.append(statistics.median(rates))
+
+    def _p99(self, seconds: float) -> float:
+        path, latencies, at = self._folder / "bare", list[float](), 0
+        fd = os.open(path, os.O_CREAT | os.O_RDWR)
+        try:
+            os.pwrite(fd, bytes(2 * PACED_BYTES), 0)
+            os.fsync(fd)
+            due = time.perf_counter()
+            end = due + seconds
+            while due < end:
+                time.sleep(max(0.0, due - time.perf_counter()))
+                # All that are due, as in a journal's group.
+                count = int((time.perf_counter() - due) / self._gap_s) + 1
+                count = min(count, PACED_BYTES // len(self._body))
+                at = at if at + count * len(self._body) <= 2 * PACED_BYTES else 0
+                os.pwritev(fd, [self._body] * count, at, os.RWF_DSYNC)
+                at += count * len(self._body)
+                now = time.perf_counter()
+                latencies += [now - due - number * self._gap_s for number in range(count)]
+                due += count * self._gap_s
+        finally:
+            os.close(fd)
+            path.unlink()
+        return statistics.quantiles(latencies, n=100)[98]
 
 
 class PacedWriter:

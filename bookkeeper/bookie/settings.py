@@ -79,7 +79,7 @@ class BookieSettings(ProcessSettings):
     db_storage_write_cache_max_size_mb: int = 64
     db_storage_read_ahead_cache_max_size_mb: int = 32
     log_size_limit: int = 1024 * _MIB
-    entry_log_cached_mb: int = 256  # own key: of entry logs, newest or read last, in the page cache
+    entry_log_cached_mb: int = 256  # own key: newest of entry logs, in the page cache
     flush_interval: int = 30_000  # ms
     gc_wait_time: int = 900_000  # ms
 

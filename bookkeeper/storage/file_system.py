@@ -10,6 +10,7 @@ lost although a repeated sync reports success (Linux), so callers must never ret
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol, TypeAlias
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
@@ -31,6 +32,20 @@ class File(Protocol):
     def pread(self, size: int, offset: int) -> bytes:
         """Up to ``size`` bytes from ``offset``; fewer only at the end of the file."""
         ...
+
+    def pread_direct(
+        self, size: int, offset: int, turn: AbstractContextManager[object] | None = None
+    ) -> "bytes | memoryview":
+        """As ``pread``, but past the page cache, where the file system can do that.
+
+        For synced bytes that are not likely to be read again.
+
+        Args:
+            turn: others want the disk, too: small pieces are read, each in a turn.
+        """
+        data = self.pread(size, offset)
+        self.drop_cached(offset, size)
+        return data
 
     def sync(self, sync_point: str) -> None:
         """Make all bytes written so far, and the file's size, durable (not its name)."""

@@ -1,6 +1,7 @@
 """Files of the operating system below one root directory."""
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import logging
@@ -9,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +25,9 @@ _ZEROS: Final = bytes(1 << 20)
 _RWF_DSYNC: Final[int] = getattr(os, "RWF_DSYNC", 0)
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _DONT_NEED: Final[int | None] = getattr(os, "POSIX_FADV_DONTNEED", None)
+_O_DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)
+_TURN_BYTES: Final = 256 << 10
+_DIRECT_ALIGNMENT: Final = 4096  # of memory, offset and size: enough for every disk in use
 STEP_BYTES: Final = 2 << 20
 _RATE_MIN: Final = 128 << 20  # bytes a second
 _BACKLOG_S: Final = 60.0
@@ -137,6 +142,9 @@ class OsFile(File):
         self.path = path
         self._fd = os.open(path, flags | os.O_RDWR | os.O_CLOEXEC, 0o644)
         self._durable_writes = _RWF_DSYNC != 0
+        self._direct_fd = -1
+        self._direct_lock = threading.Lock()
+        self._reads_directly = _O_DIRECT != 0
 
     def pwritev(
         self, buffers: Sequence[Buffer], offset: int, *, sync_point: str | None = None
@@ -185,6 +193,50 @@ class OsFile(File):
             got += len(data)
         return b"".join(parts)
 
+    def pread_direct(
+        self, size: int, offset: int, turn: AbstractContextManager[object] | None = None
+    ) -> bytes | memoryview:
+        fd = self._open_direct()
+        if fd >= 0:
+            try:
+                return self._read_directly(fd, size, offset, turn)
+            except OSError as error:
+                if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+                    raise
+                self._reads_directly = False  # this file system takes the flag, and no more
+        return super().pread_direct(size, offset)
+
+    def _open_direct(self) -> int:
+        """-1: the file can't be read so."""
+        if self._direct_fd < 0 and self._reads_directly:
+            with self._direct_lock:
+                if self._direct_fd < 0:
+                    # By the descriptor: the file may have lost its name since it was opened.
+                    path, flags = f"/proc/self/fd/{self._fd}", os.O_RDONLY | _O_DIRECT
+                    try:
+                        self._direct_fd = os.open(path, flags | os.O_CLOEXEC)
+                    except OSError:
+                        self._reads_directly = False
+        return self._direct_fd if self._reads_directly else -1
+
+    def _read_directly(
+        self, fd: int, size: int, offset: int, turn: AbstractContextManager[object] | None
+    ) -> memoryview:
+        skipped = offset % _DIRECT_ALIGNMENT
+        wanted = skipped + size
+        buffer = bytearray(wanted + -wanted % _DIRECT_ALIGNMENT + _DIRECT_ALIGNMENT)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+        aligned = -address % _DIRECT_ALIGNMENT
+        view = memoryview(buffer)[aligned : len(buffer) - _DIRECT_ALIGNMENT + aligned]
+        got, step = 0, len(view) if turn is None else _TURN_BYTES
+        while got < wanted and got % _DIRECT_ALIGNMENT == 0:  # else it was the end of the file
+            with turn or contextlib.nullcontext():
+                count = os.preadv(fd, [view[got : got + step]], offset - skipped + got)
+            if count == 0:
+                break
+            got += count
+        return view[skipped : max(skipped, min(got, wanted))].toreadonly()
+
     def sync(self, sync_point: str) -> None:
         os.fdatasync(self._fd)
 
@@ -213,6 +265,9 @@ class OsFile(File):
         fd, self._fd = self._fd, -1
         if fd < 0:
             return
+        direct_fd, self._direct_fd = self._direct_fd, -1
+        if direct_fd >= 0:
+            os.close(direct_fd)
         stat = os.fstat(fd)
         if stat.st_nlink == 0 and stat.st_size > STEP_BYTES:
             _reclaimer.close_later(fd, stat.st_size)

@@ -1,10 +1,12 @@
 """Read-ahead of a bookie: the same answers with and without it, fewer trips to the disk."""
 
 import asyncio
+import errno
 import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 
 import pytest
 
@@ -16,7 +18,7 @@ from magnetar.bookkeeper.bookie.storage.read_ahead import ReadAhead
 from magnetar.bookkeeper.transport import ReadRequest
 from magnetar.metadata.store import MetadataStore
 from tests.integration.bookie_node import SMALL, Node, add
-from tests.memory_file_system import MemoryFileSystem
+from tests.memory_file_system import MemoryFile, MemoryFileSystem
 from tests.memory_store import MemoryStore
 
 
@@ -167,6 +169,89 @@ async def test_damage_is_told_to_who_asks_for_it(tmp_path: Path, store: Metadata
     assert (reply.code, reply.packets) == (codes.IO_ERROR, [])
     assert await read_ids(bookie, 41, 3, 1 << 20) == [41, 42, 43]
     await settled(bookie.read_ahead)
+    await bookie.close()
+
+
+async def test_what_the_disk_cannot_read_spoils_nothing_before_it(
+    tmp_path: Path, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs that lie together are read at once."""
+    bookie = await open_small(tmp_path, store, 1 << 20)
+    await fill(bookie, range(100))
+    bookie.storage.logs._cached_from.clear()  # as after a start: all of it is read from the disk
+    run = bookie.storage.find_run(1, 40)
+    assert run is not None
+    bad = run.offset_of(40)
+    sizes: list[int] = []
+
+    def pread_direct(file: MemoryFile, size: int, offset: int, turn: object = None) -> bytes:
+        sizes.append(size)
+        if offset <= bad < offset + size:
+            raise OSError(errno.EIO, "a bad sector")
+        return file.pread(size, offset)
+
+    monkeypatch.setattr(MemoryFile, "pread_direct", pread_direct)
+    first = 0
+    while first < run.first:
+        ids = await read_ids(bookie, first, 7, 1 << 20)
+        assert ids
+        first += len(ids)
+    reply = await bookie.read_entries(ReadRequest(1, run.first, 7, 1 << 20))
+    assert (reply.code, reply.packets) == (codes.IO_ERROR, [])
+    assert await read_ids(bookie, run.end, 3, 1 << 20) == [run.end, run.end + 1, run.end + 2]
+    assert max(sizes) > 2 * run.bytes, "several runs at once"
+    await settled(bookie.read_ahead)
+    await bookie.close()
+
+
+async def test_what_was_written_last_is_in_the_page_cache_and_older_entries_are_not(
+    tmp_path: Path, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bookie = await open_small(tmp_path, store, 0)
+    logs = bookie.storage.logs
+    logs.config = replace(logs.config, entry_log_cached_bytes=20_000)
+    direct: list[int] = []
+    dropped: list[tuple[int, int]] = []
+
+    def pread_direct(file: MemoryFile, size: int, offset: int, turn: object = None) -> bytes:
+        direct.append(offset)
+        return file.pread(size, offset)
+
+    monkeypatch.setattr(MemoryFile, "pread_direct", pread_direct)
+    monkeypatch.setattr(MemoryFile, "drop_cached", lambda _, *span: dropped.append(span))
+    for first in range(0, 200, 20):
+        await fill(bookie, range(first, first + 20))
+    for entry_id in range(200):
+        direct.clear()
+        assert await read_ids(bookie, entry_id, 1, 1) == [entry_id]
+        run = bookie.storage.find_run(1, entry_id)
+        assert run is not None
+        at = run.offset_of(entry_id)
+        is_dropped = any(first <= at < first + size for first, size in dropped)
+        assert bool(direct) == is_dropped, entry_id
+    assert 0 < sum(size for _, size in dropped) < max(log.end for log in logs.logs.values())
+    await bookie.close()
+
+
+async def test_reads_take_turns_while_entries_come(
+    tmp_path: Path, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bookie = await open_small(tmp_path, store, 0)
+    await fill(bookie, range(100))
+    bookie.storage.logs._cached_from.clear()
+    turns: list[object] = []
+
+    def pread_direct(file: MemoryFile, size: int, offset: int, turn: object = None) -> bytes:
+        turns.append(turn)
+        return file.pread(size, offset)
+
+    monkeypatch.setattr(MemoryFile, "pread_direct", pread_direct)
+    group = bookie.storage.journals[0].newest
+    for came_s, are_turns in ((0.0, False), (perf_counter() + 1000, True)):
+        turns.clear()
+        group.opened_s = came_s
+        assert await read_ids(bookie, 0, 1, 1) == [0]
+        assert [each is not None for each in turns] == [are_turns]
     await bookie.close()
 
 

@@ -7,7 +7,7 @@ garbage of a flush that did not come through and are overwritten. Any thread may
 
 import contextlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from threading import Lock
@@ -30,7 +30,6 @@ VERSION: Final = 1
 _MAGIC: Final = b"MAGNELOG"
 _HEADER: Final = Struct(">8sIQI")  # magic, version, log id, crc of all before
 DATA_OFFSET: Final = 64  # where the first record begins
-_READ_BLOCK_BYTES: Final = 64 << 10
 
 
 def log_path(log_id: int) -> str:
@@ -75,10 +74,12 @@ class EntryLogs:
         self.config = config
         self.file_system = file_system
         self._files: dict[int, File] = {}
-        # Written or read last: log, first, end. Any thread.
-        self._cached: deque[tuple[int, int, int]] = deque()
-        self._cached_lock = Lock()
+        self.is_disk_shared: Callable[[], bool] = lambda: False
+        """Others wait for the disk: reads take turns, so that a write is behind one at most."""
+        self._turn = Lock()
+        self._cached: deque[tuple[int, int, int]] = deque()  # written last: log, first, end
         self._cached_bytes = 0
+        self._cached_from: dict[int, int] = {}  # of a log: the first byte that ``_cached`` has
         if logs and logs[newest := max(logs)].end < config.entry_log_bytes // 2:
             self.active_id = newest  # else frequent restarts would leave many small logs
 
@@ -146,24 +147,20 @@ class EntryLogs:
             self.active_id = None
         self.file_system.remove(path)
         self._files.pop(log_id, None)
+        self._cached_from.pop(log_id, None)
         del file  # here, unless it is being read: on the maintenance thread
 
     def written(self, log_id: int, first: int, end: int) -> None:
-        """Bytes of a log became durable."""
-        self._hold(log_id, first, end)
-
-    def _hold(self, log_id: int, first: int, end: int) -> None:
-        """These bytes are in the page cache now: let it forget the oldest ones instead."""
-        dropped: list[tuple[int, int, int]] = []
-        with self._cached_lock:
-            self._cached.append((log_id, first, end))
-            self._cached_bytes += end - first
-            while self._cached_bytes > self.config.entry_log_cached_bytes:
-                oldest = self._cached.popleft()
-                self._cached_bytes -= oldest[2] - oldest[1]
-                dropped.append(oldest)
-        for log_id, first, end in dropped:
+        """Bytes of a log became durable, and are in the page cache: it forgets the oldest ones
+        instead. Maintenance thread."""
+        self._cached_from.setdefault(log_id, first)
+        self._cached.append((log_id, first, end))
+        self._cached_bytes += end - first
+        while self._cached_bytes > self.config.entry_log_cached_bytes:
+            log_id, first, end = self._cached.popleft()
+            self._cached_bytes -= end - first
             if (file := self._files.get(log_id)) is not None:
+                self._cached_from[log_id] = end
                 file.drop_cached(first, end - first)
 
     def close(self) -> None:
@@ -173,7 +170,7 @@ class EntryLogs:
 
     # ---- reading
 
-    def read_records(self, ledger_id: int, run: LocationRun) -> bytes:
+    def read_records(self, ledger_id: int, run: LocationRun) -> bytes | memoryview:
         """All records of a run as they lie there, every one checked.
 
         Raises:
@@ -185,7 +182,7 @@ class EntryLogs:
             raise _damaged(run, ledger_id, run.first + intact)
         return data
 
-    def read_intact(self, ledger_id: int, run: LocationRun) -> tuple[bytes, int]:
+    def read_intact(self, ledger_id: int, run: LocationRun) -> tuple[bytes | memoryview, int]:
         """Records of a run, and how many of its ids are intact from the first on.
 
         Raises:
@@ -198,13 +195,12 @@ class EntryLogs:
             raise _damaged(run, ledger_id, run.first)
         return data, intact
 
-    def _read(self, log_id: int, size: int, offset: int) -> bytes:
-        data = self.file(log_id).pread(size, offset)
-        # In whole blocks: the kernel has read more than it was asked for.
-        first = offset - offset % _READ_BLOCK_BYTES
-        end = offset + size
-        self._hold(log_id, first, end + -end % _READ_BLOCK_BYTES)
-        return data
+    def _read(self, log_id: int, size: int, offset: int) -> bytes | memoryview:
+        file = self.file(log_id)
+        cached_from = self._cached_from.get(log_id)
+        if cached_from is None or offset < cached_from:
+            return file.pread_direct(size, offset, self._turn if self.is_disk_shared() else None)
+        return file.pread(size, offset)
 
     def read(
         self, ledger_id: int, run: LocationRun, first: int, end: int

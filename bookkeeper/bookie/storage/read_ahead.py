@@ -14,6 +14,8 @@ import functools
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Executor
+from time import perf_counter
+from typing import cast
 
 from magnetar.bookkeeper.bookie.storage import index_format as index_format
 from magnetar.bookkeeper.bookie.storage.ledger_descriptor import LedgerDescriptor
@@ -23,8 +25,14 @@ from magnetar.bookkeeper.bookie.storage.write_cache import HOLES_MAX, JOINED, Wr
 from magnetar.bookkeeper.errors import CorruptFileError
 
 _AHEAD_BYTES = 1 << 20  # at least: what is fetched before it is asked for
+_FAST_AHEAD_BYTES = 4 << 20  # for one who has read in order for a while
+_FAST_REQUESTS = 4
+_WRITING_S = 0.25
+_JOINED_RUNS_MAX = 16  # read at once
 _STREAMS_MAX = 4096  # ledgers whose last reader is remembered
-_CHUNKS_MAX = 8  # of one ledger: some behind, for readers that follow closely, and what is ahead
+# Of one ledger: some behind, for readers that follow closely, and what is ahead.
+_CHUNKS_MAX = 8
+_LEDGER_BYTES = 2 * _FAST_AHEAD_BYTES
 _ATTEMPTS = 4  # a log can be compacted away between the index look-up and the read
 
 Packets = list["bytes | memoryview"]
@@ -73,7 +81,9 @@ class ReadAhead:
         self._readers = readers
         self._bytes_max = bytes_max
         self._fetches_max = fetches_max
+        self._joined_max = min(bytes_max // 4, _FAST_AHEAD_BYTES)
         self._fetches = 0
+        storage.logs.is_disk_shared = self._is_writing
         self._loop = asyncio.get_running_loop()
         self._streams: OrderedDict[int, _Stream] = OrderedDict()  # the one read last at the end
         self._touched = False
@@ -169,12 +179,28 @@ class ReadAhead:
         self.misses += 1
         storage = self._storage
         if self._bytes_max and (not at_least_one or stream.is_next(first)):
-            read = functools.partial(read_chunks, storage, ledger_id, first, count_max, bytes_max)
+            wanted = (count_max, bytes_max)
+            if (fast_bytes := self._fast_bytes(stream)) > bytes_max:
+                wanted = (1 << 30, fast_bytes)
+            read = functools.partial(
+                read_chunks, storage, ledger_id, first, *wanted, joined_max=self._joined_max
+            )
             chunks = await self._loop.run_in_executor(self._readers, read)
             self._add(ledger_id, stream, chunks)
             return _take(chunks, first, count_max, bytes_max, at_least_one=at_least_one), True
         exactly = functools.partial(storage.read_stored, ledger_id, first, count_max, bytes_max)
         return await self._loop.run_in_executor(self._readers, exactly), True
+
+    def _is_writing(self) -> bool:
+        """Entries came a moment ago (any thread). A write would wait behind large reads."""
+        newest_s = max(journal.newest.opened_s for journal in self._storage.journals)
+        return perf_counter() - newest_s < _WRITING_S
+
+    def _fast_bytes(self, stream: _Stream) -> int:
+        """What is read at once for one who reads on and on; 0: that isn't so, or too much now."""
+        if stream.in_order < _FAST_REQUESTS or self._is_writing():
+            return 0
+        return min((self._bytes_max - self.bytes) // 4, _FAST_AHEAD_BYTES)
 
     def _fetch_ahead(self, state: LedgerDescriptor, stream: _Stream, asked_bytes: int) -> None:
         """Begin to read what comes next, unless it is there."""
@@ -185,7 +211,7 @@ class ReadAhead:
                 left = chunk.end - first
                 ahead += chunk.bytes * left // len(chunk.sizes)
                 first = chunk.end
-        wanted = max(_AHEAD_BYTES, asked_bytes)
+        wanted = max(_AHEAD_BYTES, asked_bytes, self._fast_bytes(stream))
         if (
             stream.fetch is not None
             or ahead >= wanted // 2
@@ -196,7 +222,9 @@ class ReadAhead:
             return
         ledger_id = state.ledger_id
         read = functools.partial(
-            read_chunks, self._storage, ledger_id, first, 1 << 30, wanted, HOLES_MAX
+            read_chunks,
+            *(self._storage, ledger_id, first, 1 << 30, wanted, HOLES_MAX),
+            joined_max=self._joined_max,
         )
         stream.fetch_first = first
         stream.fetch = self._loop.create_future()
@@ -232,7 +260,11 @@ class ReadAhead:
             stream.bytes += chunk.bytes
             self.bytes += chunk.bytes
         stream.chunks.sort(key=_first)
-        while len(stream.chunks) > _CHUNKS_MAX and stream.chunks[0].end <= stream.next_entry:
+        if self.bytes > self._bytes_max // 2:
+            self._keep_ahead(stream)
+        while (len(stream.chunks) > _CHUNKS_MAX or stream.bytes > _LEDGER_BYTES) and stream.chunks[
+            0
+        ].end <= stream.next_entry:
             self._drop_first(stream)
         while self.bytes > self._bytes_max:
             other_id, other = next(iter(self._streams.items()))
@@ -242,6 +274,18 @@ class ReadAhead:
                 self._drop_first(stream)
             else:
                 return  # one run is more than all: it goes with the next
+
+    def _keep_ahead(self, stream: _Stream) -> None:
+        """Drop what its last reader won't come to without a jump."""
+        kept: list[WriteCacheChunk] = []
+        end = stream.next_entry
+        for chunk in stream.chunks:
+            if chunk.end > end and chunk.first <= end + HOLES_MAX:
+                kept.append(chunk)
+                end = chunk.end
+        kept_bytes = sum(chunk.bytes for chunk in kept)
+        self.bytes += kept_bytes - stream.bytes
+        stream.chunks, stream.bytes = kept, kept_bytes
 
     def _drop_first(self, stream: _Stream) -> None:
         dropped = stream.chunks.pop(0)
@@ -294,8 +338,12 @@ def read_chunks(
     count_max: int,
     bytes_max: int,
     gap_max: int = 0,
+    *,
+    joined_max: int = 0,
 ) -> list[WriteCacheChunk]:
     """Whole runs from entry ``first`` on, checked, until they hold what was asked for.
+
+    Runs that lie together are read at once, up to ``joined_max`` bytes.
 
     Empty: neither ``first`` nor one of the ``gap_max`` entries behind it is in the index.
 
@@ -306,7 +354,7 @@ def read_chunks(
     chunks: list[WriteCacheChunk] = []
     while count_max > 0 and (bytes_max > 0 or not chunks):
         try:
-            chunk = _read_chunk(storage, ledger_id, first, gap_max)
+            chunk = _read_chunk(storage, ledger_id, first, gap_max, min(bytes_max, joined_max))
         except (CorruptFileError, OSError):
             if chunks:
                 break  # what is good comes first; a read of the bad one gets the error
@@ -321,7 +369,7 @@ def read_chunks(
 
 
 def _read_chunk(
-    storage: LedgerStorage, ledger_id: int, first: int, gap_max: int
+    storage: LedgerStorage, ledger_id: int, first: int, gap_max: int, joined_max: int
 ) -> WriteCacheChunk | None:
     for attempt in range(_ATTEMPTS):
         run = storage.find_run(ledger_id, first)
@@ -330,15 +378,43 @@ def _read_chunk(
         part = None if run is None else run.part(first, run.end)
         if part is None:
             return None
+        joined = _joined(storage, ledger_id, part, joined_max)
         try:
-            data, intact = storage.logs.read_intact(ledger_id, part)
+            data, intact = storage.logs.read_intact(ledger_id, joined)
         except FileNotFoundError:
             # Compaction moved the run after the look-up; the index knows where to.
             if attempt == _ATTEMPTS - 1:
                 raise
             continue
-        return _chunk(data, part, intact)
+        except OSError:
+            if joined is part:
+                raise
+            # What can't be read may be in the others.
+            data, intact = storage.logs.read_intact(ledger_id, joined := part)
+        return _chunk(data, joined, intact)
     return None
+
+
+def _joined(
+    storage: LedgerStorage, ledger_id: int, run: LocationRun, bytes_max: int
+) -> LocationRun:
+    """The run, and those that go on behind it in the log, as one."""
+    size = run.bytes
+    if size >= bytes_max:
+        return run
+    sizes = list(run.sizes)
+    _, high = index_format.ledger_runs(ledger_id)
+    low = index_format.run_key(ledger_id, run.end)
+    for item in storage.index.range(low, high, _JOINED_RUNS_MAX):
+        _, after = index_format.decode_run(*item)
+        gap = after.first - run.first - len(sizes)
+        goes_on = after.log_id == run.log_id and after.offset == run.offset + size
+        if gap > HOLES_MAX or not goes_on or size + after.bytes > bytes_max:
+            break
+        sizes += [0] * gap
+        sizes += after.sizes
+        size += after.bytes
+    return LocationRun(run.first, run.log_id, run.offset, sizes)
 
 
 def _run_behind(
@@ -350,12 +426,11 @@ def _run_behind(
     return index_format.decode_run(*items[0])[1] if items else None
 
 
-def _chunk(data: bytes, run: LocationRun, intact: int) -> WriteCacheChunk:
+def _chunk(data: bytes | memoryview, run: LocationRun, intact: int) -> WriteCacheChunk:
     """The first ``intact`` ids of a run."""
     good = run if intact == len(run.sizes) else run.part(run.first, run.first + intact)
     assert good is not None, "the first entry is intact"
     sizes = list(good.sizes)
     size = good.bytes
-    return WriteCacheChunk(
-        good.first, sizes, [data[:size]], size, len(sizes) - sizes.count(0), JOINED
-    )
+    joined = cast("bytes", data[:size])  # a view does as well: it is sliced and nothing else
+    return WriteCacheChunk(good.first, sizes, [joined], size, len(sizes) - sizes.count(0), JOINED)

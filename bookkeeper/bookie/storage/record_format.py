@@ -94,7 +94,7 @@ def encode_entry(tag: int, seed: int, head: bytes, body: bytes) -> bytes:
 
 
 def count_intact_entries(
-    data: bytes, sizes: Sequence[int], ledger_id: int, first_entry: int
+    data: bytes | memoryview, sizes: Sequence[int], ledger_id: int, first_entry: int
 ) -> int:
     """How many ids of ``sizes`` (0: a hole) are intact from the start of ``data`` on.
 

@@ -87,14 +87,16 @@ class WriteCacheChunk:
         return WriteCacheChunk(entry_id, [size], buffers, RECORD_HEADER_BYTES + size, 1, parts)
 
 
-def slice_packets(data: bytes, offset: int, sizes: Sequence[int]) -> list[bytes | memoryview]:
+def slice_packets(
+    data: bytes | memoryview, offset: int, sizes: Sequence[int]
+) -> list[bytes | memoryview]:
     """Packets out of joined records; ``offset`` is where the first record begins."""
     packets: list[bytes | memoryview] = []
     view: memoryview | None = None
     for size in sizes:
         offset += RECORD_HEADER_BYTES
         if size <= _COPY_BYTES:
-            packets.append(data[offset : offset + size])
+            packets.append(bytes(data[offset : offset + size]))
         else:
             view = view or memoryview(data)
             packets.append(view[offset : offset + size])

@@ -5,11 +5,12 @@ import os
 import random
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from magnetar.bookkeeper.storage.file_system import FileSystem
-from magnetar.bookkeeper.storage.os_file_system import OsFileSystem, coalesce
+from magnetar.bookkeeper.storage.os_file_system import OsFile, OsFileSystem, coalesce
 from tests.memory_file_system import Faults, MemoryFileSystem, PowerLoss
 
 
@@ -36,6 +37,51 @@ def test_what_is_written_is_read_back(fs: FileSystem) -> None:
     assert file.pread(4, 0) == b"\0\0\0h"
     file.close()
     assert fs.open("a/b/f").pread(1, 3) == b"h"
+
+
+class Turns:
+    """Counts turns."""
+
+    taken = 0
+
+    def __enter__(self) -> None:
+        self.taken += 1
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("takes_turns", [False, True])
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_reads_past_the_page_cache_are_those_through_it(
+    fs: FileSystem, monkeypatch: pytest.MonkeyPatch, takes_turns: bool, is_refused: bool
+) -> None:
+    fs.make_directory("d")
+    file = fs.create("d/f")
+    data = random.Random(4).randbytes((1 << 20) + 77)
+    file.pwritev([data], 0, sync_point="x")
+    if is_refused:
+        refused = OSError(errno.EINVAL, "no direct reads here")
+        monkeypatch.setattr(OsFile, "_read_directly", Mock(side_effect=refused))
+    for first, size in ((0, 1), (5, 4096), (4096, 4096), (4095, 2), (100, 1 << 20), (0, 2 << 20)):
+        turn = Turns() if takes_turns else None
+        assert file.pread_direct(size, first, turn) == data[first : first + size]
+    assert file.pread_direct(10, len(data) - 3) == data[-3:]
+    assert file.pread_direct(10, len(data)) == file.pread_direct(10, 4 << 20) == b""
+    fs.remove("d/f")
+    assert file.pread_direct(9, 1) == data[1:10]
+    file.close()
+
+
+def test_a_write_is_behind_one_small_read_at_most(tmp_path: Path) -> None:
+    fs = OsFileSystem(tmp_path)
+    file = fs.create("f")
+    file.pwritev([bytes(1 << 20)], 0, sync_point="x")
+    turn = Turns()
+    file.pread_direct(1 << 20, 0, turn)
+    if file._open_direct() >= 0:  # type: ignore[attr-defined]
+        assert turn.taken == 4
+    file.close()
 
 
 def test_names(fs: FileSystem) -> None:
