@@ -180,11 +180,19 @@ class ApacheBookie(ChildProcess):
 class ApacheAutoRecovery(ChildProcess):
     """BookKeeper's ``autorecovery``; ``name`` is its bookie id, by which it is elected."""
 
-    def __init__(self, bookie: ApacheBookie, name: str) -> None:
+    def __init__(
+        self,
+        bookie: ApacheBookie,
+        name: str,
+        settings: Mapping[str, str] = MappingProxyType({}),
+        java: Sequence[str] = (),
+    ) -> None:
+        """``java``: the command with its jars, if they aren't the bookie's."""
         super().__init__(bookie.folder / f"{name}.log")
-        self._java = bookie.java
+        self._java = java or bookie.java
         self._file = bookie.folder / f"{name}.conf"
-        settings = bookie.settings | {"bookieId": name, "auditorPeriodicBookieCheckInterval": "1"}
+        own = {"bookieId": name, "auditorPeriodicBookieCheckInterval": "1"}
+        settings = {**bookie.settings, **own, **settings}
         self._file.write_text("".join(f"{k}={v}\n" for k, v in settings.items()))
 
     def start(self) -> None:

@@ -23,6 +23,7 @@ from tests.autorecovery_process import AutoRecoveryProcess
 from tests.bookie_process import BookieProcess, running_bookies
 from tests.broker_process import BrokerProcess
 from tests.integration.test_apache_bookkeeper import RECEIVE_MS, append_all, read_all, send
+from tests.nightly import NIGHTLY
 from tests.official_client import client_of
 from tests.waiting import eventually
 from tests.zookeeper_process import ZooKeeperProcess
@@ -80,6 +81,43 @@ async def test_bookkeepers_shell_knows_a_cluster_of_ours(
         cookie = shell.shell("cookie_get", bookies[0].bookie_id)
         assert instance_id.value.decode() in cookie
         assert str(tmp_path / "o0") in cookie
+
+
+@pytest.mark.skipif(not NIGHTLY, reason="half a minute of Java")
+async def test_bookkeepers_shell_moves_our_ledgers(
+    zookeeper: ZooKeeperProcess, tmp_path: Path
+) -> None:
+    """Of a bookie that runs, and of one that was stopped, which our auto-recovery copies."""
+    uri = uri_of(zookeeper)
+    bookies = [BookieProcess(tmp_path / f"o{n}", uri) for n in range(4)]
+    shell = ApacheBookie(tmp_path / "shell", uri)  # it is never started
+    ours = AutoRecoveryProcess(tmp_path, "ours", zookeeper.url())
+    with running_bookies(bookies), ours:
+        async with ledgers_at(zookeeper, 4) as ledgers:
+            ids = []
+            for _ in range(4):
+                ledger = await ledgers.create(3, 2, 2)
+                await append_all(ledger, ENTRIES)
+                await ledger.close()
+                ids.append(ledger.ledger_id)
+
+            async def named(bookie: BookieProcess) -> bool:
+                found = [await ledgers.metadata(each) for each in ids]
+                segments = [segment for each in found if each for segment in each.segments]
+                return any(bookie.bookie_id in each.bookies for each in segments)
+
+            assert await named(bookies[0])
+            await asyncio.to_thread(shell.shell, "recover", "-f", bookies[0].bookie_id)
+            assert not await named(bookies[0])
+            await asyncio.to_thread(shell.shell, "lostbookierecoverydelay", "-s", "1")
+            assert await named(bookies[1])
+            bookies[1].stop()
+            words = ("decommissionbookie", "-bookieid", bookies[1].bookie_id)
+            told = await asyncio.to_thread(shell.shell, *words)
+            assert "properly replicated" in told, told
+            assert not await named(bookies[1])
+            for each in ids:
+                assert await read_all(ledgers, each) == ENTRIES
 
 
 @asynccontextmanager
