@@ -2,7 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.entry_prefixes import read_cut, to_heads
@@ -14,7 +14,23 @@ from magnetar.bookkeeper.transport import (
     LacReply,
     ReadReply,
     ReadRequest,
+    StoredRun,
 )
+
+
+class EntryFiles(Protocol):
+    """Files of a bookie that other processes of this machine may read."""
+
+    async def locate(
+        self, ledger_id: int, first: int, last: int, bytes_max: int, *, creator: int = 0
+    ) -> list[StoredRun]:
+        """Where entries from ``first`` on lie, one run behind the other, at most up to ``last``.
+
+        Empty: it isn't known, and only `BookieClient.read_entries` tells more.
+
+        Args:
+            bytes_max: runs behind the first one stop before this many bytes.
+        """
 
 
 class BookieClient(ABC):
@@ -29,6 +45,8 @@ class BookieClient(ABC):
     """
 
     refusal: ClassVar[int] = codes.UNAVAILABLE
+    files: "EntryFiles | None" = None
+    """Of a bookie in this process: who reads very much reads them elsewhere."""
 
     @property
     @abstractmethod

@@ -145,6 +145,26 @@ class ReadRequest:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """Where consecutive entries of a ledger lie in a file of this machine, one record behind the
+    other.
+
+    Attributes:
+        path: absolute; the file may be removed at any time.
+        offset: of the first record.
+        sizes: of their packets, in bytes.
+        is_cached: the page cache holds them for others, too; else it needn't once they were read.
+    """
+
+    ledger_id: int
+    first: int
+    path: str
+    offset: int
+    sizes: Sequence[int]
+    is_cached: bool = True
+
+
 @dataclass(slots=True)
 class EntryPrefixesReply:
     """Beginnings of consecutive entries (of a stripe) from ``first`` on, as two parallel lists.

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from magnetar.bookkeeper.client.ledger_reader import EntryRun
+from magnetar.bookkeeper.client.ledger_reader import EntryRun, LedgerReader
 from magnetar.bookkeeper.errors import BookieTooManyRequestsError, LedgerError
+from magnetar.bookkeeper.transport import StoredRun
 from magnetar.managed_ledger.entry_batch import Buffer, EntryBatch
 from magnetar.managed_ledger.offload.interfaces import EntryReader
 from magnetar.managed_ledger.position import Position
@@ -99,6 +100,18 @@ class ReadPath:
         except LedgerError as error:
             self._on_error(position[0], error)
             raise
+
+    async def locate(self, position: Position, last: int, bytes_max: int) -> list[StoredRun]:
+        """Where entries of one ledger up to ``last`` lie in files of this machine; empty: only
+        `read_stored` tells. See ``EntryFiles``.
+
+        Raises:
+            LedgerError: the ledger can't be opened; may pass.
+        """
+        reader = await self._reader(position[0])
+        if not isinstance(reader, LedgerReader):
+            return []
+        return await reader.locate(position[1], last, bytes_max)
 
     def forget(self, ledger_id: int) -> None:
         """The ledger was closed (its reader's bound changed) or trimmed."""

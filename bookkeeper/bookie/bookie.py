@@ -30,6 +30,7 @@ from magnetar.bookkeeper.bookie.storage.ledger_descriptor import NO_ENTRY_ID, Le
 from magnetar.bookkeeper.bookie.storage.ledger_storage import FlushJob, LedgerStorage
 from magnetar.bookkeeper.bookie.storage.location_runs import to_ranges
 from magnetar.bookkeeper.bookie.storage.read_ahead import ReadAhead
+from magnetar.bookkeeper.bookie.storage.stored_runs import StoredRuns
 from magnetar.bookkeeper.bookie.storage.stripe_rows import read_rows
 from magnetar.bookkeeper.bookie.workers import CooperativeWorker
 from magnetar.bookkeeper.bookie_client import BookieClient
@@ -88,9 +89,9 @@ class Bookie(BookieClient):
         self._refused_adds = 0  # at the last look at the disk
         self._space = DiskSpace(config, storage.file_system, storage.logs)
         self._readers = ThreadPoolExecutor(config.read_threads, f"{config.bookie_id}-read")
-        self.read_ahead = ReadAhead(
-            storage, self._readers, config.read_ahead_bytes, config.read_threads
-        )
+        ahead = (config.read_ahead_bytes, config.read_threads)
+        self.read_ahead = ReadAhead(storage, self._readers, *ahead)
+        self.files = StoredRuns(storage, self._readers)
         self._registration: Registration | None = None
         self._closing = False
         self._job: FlushJob | None = None
@@ -713,8 +714,7 @@ class Bookie(BookieClient):
         took_ms = self.metrics.journal_add.quantiles((0.5, 0.99), monotonic(), _LATENCY_PERIOD_S)
         add_p50_us, add_p99_us = (0 if isnan(each) else ceil(each * 1000) for each in took_ms)
         return BookieStatus(
-            *(self.bookie_id, self.read_only),
-            *(file_system.free_bytes(), file_system.total_bytes()),
+            *(self.bookie_id, self.read_only, file_system.free_bytes(), file_system.total_bytes()),
             add_p50_us=add_p50_us,
             add_p99_us=add_p99_us,
         )

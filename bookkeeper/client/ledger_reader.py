@@ -30,7 +30,7 @@ from magnetar.bookkeeper.errors import (
 )
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.bookkeeper.packet import PACKET_HEADER, PACKET_HEADER_BYTES, Buffer
-from magnetar.bookkeeper.transport import ALL_ENTRIES, ReadRequest, Stripe
+from magnetar.bookkeeper.transport import ALL_ENTRIES, ReadRequest, StoredRun, Stripe
 
 #: From this packet size on a body stays a view of the buffer it was read into. Smaller ones are
 #: copied: a view costs as much as the copy, and would pin the whole read buffer.
@@ -130,6 +130,23 @@ class LedgerReader(LedgerTail):
         if run is None:
             raise worst_failure(failures)
         return run
+
+    async def locate(self, first: int, last: int, bytes_max: int) -> list[StoredRun]:
+        """Where entries from ``first`` on lie in files of this machine, at most up to ``last``;
+        empty: only `read` tells. See ``EntryFiles``.
+        """
+        metadata = self.metadata
+        if metadata.is_striped or last > self.last_confirmed:
+            return []
+        for bookie in metadata.segment_of(first).bookies:
+            if (files := self._bookies.client(bookie).files) is not None:
+                # A copy that lies behind the segment was left by a bookie that went and came back.
+                end = metadata.segment_end(first)
+                last = last if end is None else min(last, end - 1)
+                return await files.locate(
+                    self.ledger_id, first, last, bytes_max, creator=self.creator
+                )
+        return []
 
     def _take_ahead(self) -> EntryRun | None:
         """The entry that came with the news of it, if it is intact."""

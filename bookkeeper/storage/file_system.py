@@ -97,6 +97,10 @@ class FileSystem(Protocol):
 
     def exists(self, path: str) -> bool: ...
 
+    def absolute(self, path: str) -> str | None:
+        """Where other processes find a file; None: nowhere."""
+        return None
+
     def rename(self, path: str, new_path: str) -> None:
         """Atomically give a file a new name, replacing what has it; durable after ``sync_dir``."""
         ...

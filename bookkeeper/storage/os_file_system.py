@@ -322,6 +322,9 @@ class OsFileSystem(FileSystem):
     def exists(self, path: str) -> bool:
         return (self.root / path).exists()
 
+    def absolute(self, path: str) -> str:
+        return str((self.root / path).absolute())
+
     def rename(self, path: str, new_path: str) -> None:
         (self.root / path).rename(self.root / new_path)
 

@@ -5,7 +5,9 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from magnetar.bookkeeper.client.ledger_reader import LedgerReader
 from magnetar.bookkeeper.errors import LedgerError
+from magnetar.bookkeeper.transport import StoredRun
 from magnetar.broker.compaction.compacted_entry import (
     batches_of,
     decode_compacted,
@@ -149,6 +151,17 @@ class CompactedLedger:
                 raise
             # Meanwhile bookies were told to forget it: it is read elsewhere now.
             return (await (await self.opened()).reader.read(entry, last, bytes_max)).bodies
+
+    async def locate(self, entry: int, last: int, bytes_max: int) -> list[StoredRun]:
+        """See `ReadPath.locate`.
+
+        Raises:
+            LedgerError, MetadataError.
+        """
+        reader = (await self.opened()).reader
+        if not isinstance(reader, LedgerReader):
+            return []
+        return await reader.locate(entry, last, bytes_max)
 
     async def read_raw(self, entry: int, bytes_max: int) -> list[tuple[Position, Buffer]]:
         """Positions and stored forms of entries from one on, at least one; empty: there is none.

@@ -13,6 +13,8 @@ LARGE_BYTES: Final = 64 * 1024 * 1024
 """A run that reads more in each pass may take minutes: only one of them at a time, so that small
 ones don't wait for it."""
 _PERIOD_MS: Final = 1000
+LOCATED_BYTES: Final = 8 * 1024 * 1024
+"""Of entries that a process reads by itself, together: the loop has little to do for each time."""
 PAUSE_S: Final = 0.001
 PAUSE_PIECES: Final = 2
 """After so many pieces the loop is others' for so long, the least that its timer knows: who sends a
@@ -30,6 +32,11 @@ class CompactionPlaces:
         self._buckets = TokenBuckets(0, 0, _PERIOD_MS, 0)
         self._pieces = 0  # of all runs
 
+    @property
+    def located_bytes(self) -> int:
+        """What a process may read by itself at a time: at most a quarter of a second's."""
+        return min(LOCATED_BYTES, self._bytes_per_s() // 4 or LOCATED_BYTES)
+
     @asynccontextmanager
     async def place(self, size: int) -> AsyncIterator[None]:
         """Wait for a place, and hold it.
@@ -43,8 +50,12 @@ class CompactionPlaces:
             await held.enter_async_context(self._all)
             yield
 
-    async def pace(self, size: int) -> None:
-        """Account for a piece that was read; return when the next one may be read."""
+    async def pace(self, size: int, *, held_loop: bool = True) -> None:
+        """Account for a piece that was read; return when the next one may be read.
+
+        Args:
+            held_loop: the broker's loop has read it.
+        """
         buckets, is_taken = self._buckets, False
         while True:
             now_ms = int(asyncio.get_running_loop().time() * 1000)
@@ -55,5 +66,7 @@ class CompactionPlaces:
             if not (wait_ms := buckets.wait_ms(now_ms)):
                 break
             await asyncio.sleep(min(wait_ms, _PERIOD_MS) / 1000)  # the limit may change meanwhile
+        if not held_loop:
+            return
         self._pieces += 1
         await asyncio.sleep(0 if self._pieces % PAUSE_PIECES else PAUSE_S)

@@ -1,17 +1,21 @@
 """The process that finds out what a compaction keeps: entries in, entries out, by one socket.
 
-Keys and their messages are here, and nothing else: ledgers are the broker's. It ends with the
-socket, or with the broker.
+Keys and their messages are here, and nothing else: ledgers are the broker's. Of entries that lie in
+files of this machine it is told the place only, and reads them itself. It ends with the socket, or
+with the broker.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from threading import Thread
 from time import perf_counter, thread_time
-from typing import BinaryIO, Final, TypeAlias
+from typing import Any, BinaryIO, Final, TypeAlias, TypeVar
 
+from magnetar.bookkeeper.bookie.storage.run_reader import RunReader
+from magnetar.bookkeeper.transport import StoredRun
 from magnetar.broker.compaction.compacted_entry import decode_compacted, encode_compacted
 from magnetar.broker.compaction.two_passes import TwoPasses
 from magnetar.broker.compaction.work_frames import (
@@ -21,10 +25,16 @@ from magnetar.broker.compaction.work_frames import (
     DONE,
     ENTRIES,
     FAILED,
+    MORE,
     NOTE,
+    NOTE_STORED,
     QUESTION,
+    TAKE,
+    TAKE_STORED,
     decode_entries,
+    decode_runs,
     encode_entries,
+    portions,
 )
 from magnetar.broker.cpu_scheduling import die_with_parent, run_behind_others
 from magnetar.broker.protocol.stored_entries import without_head
@@ -34,9 +44,13 @@ from magnetar.managed_ledger.position import Position
 _NICE: Final = 5
 """Where the thread that gives way to all others gets no processor: a third of what others get."""
 _STARVED_S: Final = 0.05
-"""A piece takes a millisecond or less, unless it waits for a processor."""
+"""A piece takes some milliseconds, unless it waits for a processor."""
 
 Question: TypeAlias = tuple[int, int, int, Sequence[Buffer]]
+Answer: TypeAlias = tuple[int, int, list[Buffer]]
+"""Status, number, entries."""
+T = TypeVar("T")
+Do: TypeAlias = Callable[[Callable[[], T]], T]
 
 
 def serve(source: BinaryIO, partition: int, *, retains_keyless: bool) -> None:
@@ -48,31 +62,60 @@ def serve(source: BinaryIO, partition: int, *, retains_keyless: bool) -> None:
     """
     die_with_parent()
     os.nice(_NICE)
-    work = CompactionWork(partition, retains_keyless=retains_keyless)
-    idle, turns = IdleWork(work), IdleTurns()
-    with os.fdopen(1, "wb") as answers:
+    work = CompactionWork(partition, retains_keyless=retains_keyless, read=RunReader().read)
+    threads = WorkThreads()
+    with os.fdopen(1, "wb") as sink:
         while head := source.read(QUESTION.size):
             kind, ledger_id, first = QUESTION.unpack(head)
             count, size = ENTRIES.unpack(source.read(ENTRIES.size))
             entries = decode_entries(count, source.read(4 * count + size))
-            began_s = perf_counter()
             try:
-                if kind == CHOOSE or not turns.is_idle(began_s):  # to choose may take minutes
-                    kept = work.answer(kind, ledger_id, first, entries)
-                else:
-                    kept, computed_s = idle.answer((kind, ledger_id, first, entries))
-                    turns.on_answer(now_s := perf_counter(), now_s - began_s - computed_s)
+                for status, number, kept in answers(
+                    work, (kind, ledger_id, first, entries), threads.do
+                ):
+                    *some, last = portions(kept)
+                    for each in some:
+                        _write(sink, MORE, number, each)
+                    _write(sink, status, number, last)
             except Exception as error:
-                _write(answers, FAILED, 0, [f"{type(error).__name__}: {error}".encode()])
+                _write(sink, FAILED, 0, [f"{type(error).__name__}: {error}".encode()])
                 raise
-            if kept is not None:
-                _write(answers, DONE, work.removed, kept)
 
 
-def _write(answers: BinaryIO, status: int, removed: int, entries: Sequence[Buffer]) -> None:
-    answers.write(ANSWER.pack(status, removed))
-    answers.writelines(encode_entries(entries))
-    answers.flush()
+def _write(sink: BinaryIO, status: int, number: int, entries: Sequence[Buffer]) -> None:
+    sink.write(ANSWER.pack(status, number))
+    sink.writelines(encode_entries(entries))
+    sink.flush()
+
+
+def answers(work: "CompactionWork", question: Question, do: "Do[Any]") -> Iterator[Answer]:
+    """Work on a question; all answers but the last one are ``MORE``.
+
+    Args:
+        do: calls what takes some milliseconds.
+
+    Raises:
+        CompactedEntryError: an entry of a compacted ledger that is none.
+        OSError: there is no room for temporary files.
+    """
+    kind, ledger_id, first, entries = question
+    if kind == CHOOSE:  # may take minutes
+        work.choose()
+        yield DONE, work.removed, []
+    elif kind == NOTE:
+        do(partial(work.note, ledger_id, first, entries))
+    elif kind == TAKE:
+        yield DONE, 0, do(partial(work.take, ledger_id, first, entries))
+    else:
+        done = 0
+        for run in decode_runs(entries):
+            kept = do(partial(work.on_run, kind, ledger_id, run))
+            if kept is None:
+                break
+            done += 1
+            if kept:
+                yield MORE, done, kept
+        yield DONE, done, []
 
 
 @dataclass(slots=True)
@@ -94,70 +137,86 @@ class IdleTurns:
             self._idle_from_s = now_s + waited_s
 
 
-class IdleWork:
-    """A thread that gets a processor only while no other wants it. Without it, on two processors
-    that aren't busy, messages of others took twice as long (decision 0074).
+class WorkThreads:
+    """The main thread, and one that gets a processor only while no other wants it. Without that, on
+    two processors that aren't busy, messages of others took twice as long (decision 0074).
     """
 
-    def __init__(self, work: "CompactionWork") -> None:
-        self._work = work
-        self._questions: SimpleQueue[Question] = SimpleQueue()
-        self._answers: SimpleQueue[tuple[list[Buffer] | None, Exception | None, float]]
-        self._answers = SimpleQueue()
+    def __init__(self) -> None:
+        self._turns = IdleTurns()
+        self._jobs: SimpleQueue[Callable[[], Any]] = SimpleQueue()
+        self._results: SimpleQueue[tuple[Any, Exception | None, float]] = SimpleQueue()
         Thread(target=self._run, name="idle", daemon=True).start()
 
-    def answer(self, question: Question) -> tuple[list[Buffer] | None, float]:
-        """As `CompactionWork.answer`, and the processor time in seconds."""
-        self._questions.put(question)
-        kept, error, computed_s = self._answers.get()
+    def do(self, job: Callable[[], Any]) -> Any:
+        """Call it in one of them; its result, or its error."""
+        began_s = perf_counter()
+        if not self._turns.is_idle(began_s):
+            return job()
+        self._jobs.put(job)
+        result, error, computed_s = self._results.get()
         if error is not None:
             raise error
-        return kept, computed_s
+        now_s = perf_counter()
+        self._turns.on_answer(now_s, now_s - began_s - computed_s)
+        return result
 
     def _run(self) -> None:
         run_behind_others(idle=True)
         while True:
-            question, began_s = self._questions.get(), thread_time()
+            job, began_s = self._jobs.get(), thread_time()
+            result, error = None, None
             try:
-                kept, error = self._work.answer(*question), None
+                result = job()
             except Exception as failed:  # the other thread tells the broker
-                kept, error = None, failed
-            self._answers.put((kept, error, thread_time() - began_s))
+                error = failed
+            self._results.put((result, error, thread_time() - began_s))
 
 
 class CompactionWork:
-    """Core: two passes over entries as they lie in their ledgers."""
+    """Core: two passes over entries as they lie in their ledgers.
 
-    def __init__(self, partition: int, *, retains_keyless: bool) -> None:
-        self._partition, self._passes = partition, TwoPasses(retains_keyless)
+    Args:
+        read: bodies of entries that lie in files of this machine; None: they aren't there.
+    """
+
+    def __init__(
+        self,
+        partition: int,
+        *,
+        retains_keyless: bool,
+        read: Callable[[StoredRun], Sequence[Buffer] | None],
+    ) -> None:
+        self._partition, self._passes, self._read = partition, TwoPasses(retains_keyless), read
 
     @property
     def removed(self) -> int:
         """Messages; known between the passes."""
         return self._passes.removed
 
-    def answer(
-        self, kind: int, ledger_id: int, first: int, entries: Sequence[Buffer]
-    ) -> list[Buffer] | None:
-        """Entries of the new compacted ledger; None: the question has no answer.
+    def choose(self) -> None:
+        """Between the passes."""
+        self._passes.choose()
 
-        Raises:
-            CompactedEntryError: an entry of a compacted ledger that is none.
-            OSError: there is no room for temporary files.
-        """
-        if kind == CHOOSE:
-            self._passes.choose()
-            return []
-        positions, stored = _stored(ledger_id, first, entries)
-        if kind == NOTE:
-            for entry in stored:
-                self._passes.note(without_head(entry)[1])
+    def on_run(self, kind: int, ledger_id: int, run: StoredRun) -> list[Buffer] | None:
+        """What `take` or `note` does; None: the entries aren't there, and nothing was done."""
+        found = self._read(run)
+        if found is None:
             return None
-        return self._take(positions, stored)
+        if kind == TAKE_STORED:
+            return self.take(ledger_id, run.first, found)
+        assert kind == NOTE_STORED
+        self.note(ledger_id, run.first, found)
+        return []
 
-    def _take(self, positions: list[Position], stored: list[Buffer]) -> list[Buffer]:
+    def note(self, ledger_id: int, first: int, entries: Sequence[Buffer]) -> None:
+        for entry in _stored(ledger_id, first, entries)[1]:
+            self._passes.note(without_head(entry)[1])
+
+    def take(self, ledger_id: int, first: int, entries: Sequence[Buffer]) -> list[Buffer]:
+        """Entries of the new compacted ledger."""
         kept: list[Buffer] = []
-        for position, entry in zip(positions, stored, strict=True):
+        for position, entry in zip(*_stored(ledger_id, first, entries), strict=True):
             prefix, body = without_head(entry)
             if (left := self._passes.take(body)) is not None:
                 kept.append(encode_compacted(position, self._partition, prefix, left))

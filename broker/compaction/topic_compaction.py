@@ -9,19 +9,20 @@ trimmed.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
-from typing import Final
+from typing import Final, TypeAlias
 
 from magnetar.bookkeeper.client.config import LedgerConfig
 from magnetar.bookkeeper.ledger_handles import WriteHandle
+from magnetar.bookkeeper.transport import StoredRun
 from magnetar.broker.compaction.compacted_ledger import CompactedLedger
 from magnetar.broker.compaction.compaction_figures import CompactionFigures
 from magnetar.broker.compaction.compaction_places import CompactionPlaces
-from magnetar.broker.compaction.process_link import CompactionProcess
-from magnetar.broker.compaction.work_frames import COMPACTED
+from magnetar.broker.compaction.process_link import CompactionProcess, Given
+from magnetar.broker.compaction.work_frames import COMPACTED, LocatedEntries
 from magnetar.broker.errors import (
     STORAGE_ERRORS,
     CompactionBusyError,
@@ -43,8 +44,10 @@ logger = logging.getLogger(__name__)
 
 _READ_MAX: Final = (128, 128 * 1024)
 """Entries and bytes that are read, or written, together: what holds the loop is done for each."""
-_WRITE_BYTES: Final = 256 * 1024
+_WRITE_BYTES: Final = 64 * 1024
 """Entries of the new ledger that are written together."""
+Give: TypeAlias = Callable[[int, int, Given], Awaitable[int]]
+"""Ledger, first entry, entries; answers how many of them were there."""
 
 
 @dataclass(slots=True, eq=False)
@@ -152,9 +155,7 @@ class TopicCompaction:
             return None
         process = self.start_process(self.partition, self.retains_keyless)
         try:
-            async with aclosing(self._runs(old, after, upto)) as runs:
-                async for run in runs:
-                    await process.note(*run)
+            await self._give_all(process.note, old, after, upto)
             removed = await process.choose()
             new = await self._write(process, old, after, upto)
         finally:
@@ -177,36 +178,54 @@ class TopicCompaction:
         )
         return removed
 
-    async def _runs(
-        self, old: CompactedLedger | None, after: Position, upto: Position
-    ) -> AsyncGenerator[tuple[int, int, Sequence[Buffer]]]:
-        """Ledger, first entry and entries, as they lie there, of what is compacted; at the pace of
-        the broker's compactions.
-        """
+    async def _give_all(
+        self, give: Give, old: CompactedLedger | None, after: Position, upto: Position
+    ) -> None:
+        """One pass over what is compacted, at the pace of the broker's compactions."""
         entry, offsets = 0, self.log.offsets
-        while old is not None and (found := await old.read_encoded(entry, *_READ_MAX)):
-            await self._has_read(found)
-            yield COMPACTED, entry, found
-            entry += len(found)
+        count = 0 if old is None else (await old.opened()).row.entries
+        while old is not None and entry < count:
+            entry += await self._give_compacted(give, old, entry, count - 1)
         position = offsets.next_position(after)
         while position <= upto:
             ledger_id, first = position
             last = upto[1] if ledger_id == upto[0] else (offsets.entries(ledger_id) or 0) - 1
-            run = await self.log.read_path().read_stored(
-                position, min(last, first + _READ_MAX[0] - 1), _READ_MAX[1]
-            )
-            await self._has_read(run.bodies)
-            view = self.view()
-            shown: Sequence[Buffer] = run.bodies
-            if view is not None:
-                shown = view.stored_without_aborted(ledger_id, first, shown)
-            yield ledger_id, first, shown
-            position = offsets.next_position((ledger_id, first + len(run.bodies) - 1))
+            given = await self._give_run(give, position, last)
+            position = offsets.next_position((ledger_id, first + given - 1))
 
-    async def _has_read(self, entries: Sequence[Buffer]) -> None:
-        size = sum(map(len, entries))
+    async def _give_compacted(self, give: Give, old: CompactedLedger, entry: int, last: int) -> int:
+        runs = await old.locate(entry, last, self.places.located_bytes)
+        if given := await self._give_located(give, COMPACTED, runs):
+            return given
+        found = await old.read_encoded(entry, *_READ_MAX)
+        await self._has_read(sum(map(len, found)))
+        return await give(COMPACTED, entry, found)
+
+    async def _give_run(self, give: Give, position: Position, last: int) -> int:
+        """Entries of one ledger; answers how many."""
+        (ledger_id, first), path, view = position, self.log.read_path(), self.view()
+        if view is None or view.is_plain(position):
+            runs = await path.locate(position, last, self.places.located_bytes)
+            if given := await self._give_located(give, ledger_id, runs):
+                return given
+        last = min(last, first + _READ_MAX[0] - 1)
+        entries: Sequence[Buffer] = (await path.read_stored(position, last, _READ_MAX[1])).bodies
+        await self._has_read(sum(map(len, entries)))
+        if (view := self.view()) is not None:
+            entries = view.stored_without_aborted(ledger_id, first, entries)
+        return await give(ledger_id, first, entries)
+
+    async def _give_located(self, give: Give, ledger_id: int, runs: list[StoredRun]) -> int:
+        """0: they aren't there any more, and the first entry has to be read."""
+        if not runs:
+            return 0
+        entries = LocatedEntries(runs)
+        await self._has_read(entries.bytes, held_loop=False)
+        return await give(ledger_id, entries.first, entries)
+
+    async def _has_read(self, size: int, *, held_loop: bool = True) -> None:
         self.figures.read(size)
-        await self.places.pace(size)
+        await self.places.pace(size, held_loop=held_loop)
 
     async def _write(
         self,
@@ -226,15 +245,17 @@ class TopicCompaction:
             above=-1 if old is None else old.ledger_id,
         )
         handle, waiting, size = WriteHandle(writer, _WRITE_BYTES), list[Buffer](), 0
+
+        async def keep(entries: Sequence[Buffer]) -> None:
+            nonlocal waiting, size
+            waiting += entries
+            size += sum(map(len, entries))
+            if size >= _WRITE_BYTES or len(waiting) >= _READ_MAX[0]:
+                some, bytes_, waiting, size = waiting, size, [], 0
+                await self._append(handle, some, bytes_)
+
         try:
-            async with aclosing(self._runs(old, after, upto)) as runs:
-                async for run in runs:
-                    kept = await process.take(*run)
-                    waiting += kept
-                    size += sum(map(len, kept))
-                    if size >= _WRITE_BYTES or len(waiting) >= _READ_MAX[0]:
-                        await self._append(handle, waiting, size)
-                        waiting, size = [], 0
+            await self._give_all(partial(process.take, keep=keep), old, after, upto)
             if waiting:
                 await self._append(handle, waiting, size)
             await handle.close()

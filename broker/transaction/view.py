@@ -50,6 +50,10 @@ class TransactionView:
         batch = await self.log.read(position, entries_max, bytes_max)
         return None if batch is None else self._visible(batch)
 
+    def is_plain(self, position: Position) -> bool:
+        """Whether no entry from there on can be an aborted one."""
+        return self.buffer.is_plain(position)
+
     def stored_without_aborted(
         self, ledger_id: int, first: int, entries: Sequence[Buffer]
     ) -> Sequence[Buffer]:

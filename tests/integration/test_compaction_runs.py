@@ -231,10 +231,10 @@ def test_a_killed_process_fails_its_compaction_only(
         _send(client, [(f"k{n % 7}", str(n)) for n in range(50, 100)])
         asked = getattr(CompactionProcess, at)
 
-        async def ask(process: CompactionProcess, *question: Any) -> Any:
+        async def ask(process: CompactionProcess, *question: Any, **more: Any) -> Any:
             process.popen.kill()
             process.popen.wait()
-            return await asked(process, *question)
+            return await asked(process, *question, **more)
 
         with monkeypatch.context() as patched:
             patched.setattr(CompactionProcess, at, ask)

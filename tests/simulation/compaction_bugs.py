@@ -3,14 +3,17 @@
 ``rotation.py`` plants them. Worlds are ``test_topic_compaction.py`` and tests of the two passes.
 """
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
+from magnetar.bookkeeper.transport import StoredRun
 from magnetar.broker.compaction.compacted_ledger import CompactedLedger
 from magnetar.broker.compaction.compacted_view import CompactedLog
+from magnetar.broker.compaction.compaction_process import CompactionWork
 from magnetar.broker.compaction.latest_keys import LatestKeys, MessageBits
 from magnetar.broker.compaction.topic_compaction import TopicCompaction
 from magnetar.broker.compaction.two_passes import TwoPasses
+from magnetar.broker.compaction.work_frames import LocatedEntries
 from magnetar.managed_ledger.cursor.cursor import Cursor
 from magnetar.managed_ledger.entry_batch import Buffer
 from magnetar.managed_ledger.orphan_ledgers import COMPACTED_LEDGER
@@ -161,13 +164,30 @@ def the_ledger_goes_when_it_is_not_known_whether_the_cursor_names_it(plant: Plan
 
 @bug("failures", "compacting owners")
 def a_run_reads_the_log_only(plant: Plant) -> None:
-    def runs(
-        self: Any, compacted: CompactedLedger | None, after: Position, upto: Position
-    ) -> AsyncGenerator[tuple[int, int, Sequence[Buffer]]]:
-        found: AsyncGenerator[tuple[int, int, Sequence[Buffer]]] = old(self, None, after, upto)
+    async def give_all(self: Any, give: Any, compacted: Any, *positions: Position) -> None:
+        await old(self, give, None, *positions)
+
+    old = plant.set(TopicCompaction, "_give_all", give_all)
+
+
+@bug("compacting owners", "failures")
+def what_is_gone_counts_as_done(plant: Plant) -> None:
+    """Entries whose file was compacted away by the time."""
+
+    def on_run(self: Any, kind: int, ledger_id: int, run: StoredRun) -> list[Buffer]:
+        found: list[Buffer] | None = old(self, kind, ledger_id, run)
+        return found or []
+
+    old = plant.set(CompactionWork, "on_run", on_run)
+
+
+@bug("compacting owners", "failures")
+def runs_behind_one_that_is_gone_are_done_twice(plant: Plant) -> None:
+    def count(self: LocatedEntries, runs: int) -> int:
+        found: int = old(self, max(runs - 1, 0) if runs < len(self.runs) else runs)
         return found
 
-    old = plant.set(TopicCompaction, "_runs", runs)
+    old = plant.set(LocatedEntries, "count", count)
 
 
 # Views

@@ -16,12 +16,24 @@ from typing import Final, TypeVar
 
 import pytest
 
+from magnetar.bookkeeper.bookie_client import BookieClient, EntryFiles
+from magnetar.bookkeeper.layout.layout import Layout
+from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES
+from magnetar.bookkeeper.transport import StoredRun
 from magnetar.broker.compaction.compacted_view import CompactedView
 from magnetar.broker.compaction.compaction_places import CompactionPlaces
-from magnetar.broker.compaction.compaction_process import CompactionWork
-from magnetar.broker.compaction.process_link import CompactionProcess
+from magnetar.broker.compaction.compaction_process import CompactionWork, Question, answers
+from magnetar.broker.compaction.process_link import CompactionProcess, Given, Keep
 from magnetar.broker.compaction.topic_compaction import TopicCompaction
-from magnetar.broker.compaction.work_frames import CHOOSE, NOTE, TAKE
+from magnetar.broker.compaction.work_frames import (
+    CHOOSE,
+    NOTE,
+    NOTE_STORED,
+    TAKE,
+    TAKE_STORED,
+    LocatedEntries,
+    encode_runs,
+)
 from magnetar.broker.errors import STORAGE_ERRORS, CompactionProcessError
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.entry_header import make_header
@@ -58,7 +70,7 @@ class Failure:
 
     Attributes:
         where: "metadata", "network" (a message from or to a bookie), "storage" (either), "process",
-            "objects" (the store of copies).
+            "objects" (the store of copies), "files" (what was located isn't there).
         is_lost: the call has its effect, and nobody is told.
         lasts: all calls after it fail, too.
     """
@@ -83,29 +95,101 @@ class InlineProcess(CompactionProcess):
     """Without a process."""
 
     failure: Failure
-    work: CompactionWork = field(
-        default_factory=lambda: CompactionWork(-1, retains_keyless=False), init=False
-    )
+    files: "SimulatedFiles | None" = None
+    work: CompactionWork = field(init=False)
 
-    async def note(self, ledger_id: int, first: int, entries: Sequence[Buffer]) -> None:
-        self._ask(NOTE, ledger_id, first, entries)
+    def __post_init__(self) -> None:
+        self.work = CompactionWork(-1, retains_keyless=False, read=self._stored)
+
+    def _stored(self, run: StoredRun) -> list[bytes] | None:
+        return None if self.files is None else self.files.read(run)
+
+    async def note(self, ledger_id: int, first: int, entries: Given) -> int:
+        if isinstance(entries, LocatedEntries):
+            return await self._ask_located(NOTE_STORED, ledger_id, entries, _drop)
+        await self._ask((NOTE, ledger_id, first, entries), _drop)
+        return len(entries)
 
     async def choose(self) -> int:
-        self._ask(CHOOSE, 0, 0, ())
+        await self._ask((CHOOSE, 0, 0, ()), _drop)
         return self.work.removed
 
-    async def take(self, ledger_id: int, first: int, entries: Sequence[Buffer]) -> list[memoryview]:
-        return [memoryview(entry) for entry in self._ask(TAKE, ledger_id, first, entries)]
+    async def take(self, ledger_id: int, first: int, entries: Given, keep: Keep) -> int:
+        if isinstance(entries, LocatedEntries):
+            return await self._ask_located(TAKE_STORED, ledger_id, entries, keep)
+        await self._ask((TAKE, ledger_id, first, entries), keep)
+        return len(entries)
 
-    def _ask(
-        self, kind: int, ledger_id: int, first: int, entries: Sequence[Buffer]
-    ) -> list[Buffer]:
+    async def _ask_located(
+        self, kind: int, ledger_id: int, entries: LocatedEntries, keep: Keep
+    ) -> int:
+        question = (kind, ledger_id, entries.first, encode_runs(entries.runs))
+        return entries.count(await self._ask(question, keep))
+
+    async def _ask(self, question: Question, keep: Keep) -> int:
         if self.failure.meets("process"):
             raise CompactionProcessError("the process that compacts has ended")
-        return self.work.answer(kind, ledger_id, first, entries) or []
+        last = 0
+        for _, number, kept in answers(self.work, question, lambda job: job()):
+            last = number
+            if self.files is not None:
+                await self.files.pause()
+            if kept:
+                await keep(kept)
+        return last
 
     def kill(self) -> None:
         pass
+
+
+class SimulatedFiles(EntryFiles):
+    """What bookies have of entries, for a process that reads it itself: some of it isn't known,
+    and some of it moves between look-up and read.
+    """
+
+    def __init__(self, world: "CompactionWorld") -> None:
+        self._world = world
+        self.given = self.gone = 0  # runs
+
+    async def pause(self) -> None:
+        simulator = self._world.simulator
+        if simulator.rng.random() < 0.3:
+            await simulator.sleep_ms(simulator.rng.uniform(0, 5))
+
+    async def locate(
+        self, ledger_id: int, first: int, last: int, bytes_max: int, *, creator: int = 0
+    ) -> list[StoredRun]:
+        await self.pause()
+        rng, packets = self._world.simulator.rng, self._packets(ledger_id)
+        runs: list[StoredRun] = []
+        while rng.random() < 0.7:
+            ids = range(first, min(last, first + rng.randint(0, 3)) + 1)
+            sizes = [len(packets[each]) for each in ids if each in packets]
+            if not ids or len(sizes) < len(ids):
+                break
+            runs.append(StoredRun(ledger_id, first, "a file", 0, sizes))
+            first = ids[-1] + 1
+        return runs
+
+    def read(self, run: StoredRun) -> list[bytes] | None:
+        packets = self._packets(run.ledger_id)
+        ids = range(run.first, run.first + len(run.sizes))
+        failure = self._world.failure
+        is_gone = failure.meets("files") or self._world.simulator.rng.random() < 0.1
+        if is_gone or not packets.keys() >= set(ids):
+            self.gone += 1
+            return None
+        self.given += 1
+        return [packets[each][PACKET_HEADER_BYTES:] for each in ids]
+
+    def _packets(self, ledger_id: int) -> dict[int, bytes]:
+        (bookie,) = self._world.bookies.values()
+        ledger = bookie.ledgers.get(ledger_id)
+        return {} if ledger is None else ledger.entries
+
+
+async def _drop(kept: Sequence[Buffer]) -> None:
+    raise AssertionError(f"an answer has {len(kept)} entries")
 
 
 class FailingStore(SimulatedStore):
@@ -144,6 +228,7 @@ class CompactionWorld(OffloadWorld):
     def __init__(self, simulator: Simulator, bookie_count: int) -> None:
         super().__init__(simulator, bookie_count)
         self.failure = Failure()
+        self.files = SimulatedFiles(self)
         self.settled: dict[Position, bytes] = {}
         """What fresh owners have read of the log."""
         transmit = simulator.network.transmit
@@ -156,6 +241,12 @@ class CompactionWorld(OffloadWorld):
 
     def make_store(self, node: Node) -> SimulatedStore:
         return FailingStore(node, self)
+
+    def make_clients(self, node: Node, layout: Layout) -> Sequence[BookieClient]:
+        clients = super().make_clients(node, layout)
+        for client in clients:
+            client.files = self.files
+        return clients
 
     def objects_of(self, node: Node) -> SimulatedObjects:
         return FailingObjects(node, self)
@@ -230,7 +321,7 @@ class CompactingBroker(OffloadBroker):
         clock, places = lambda: int(self.simulator.loop.now * 1000), CompactionPlaces(lambda: 0)
         self.compaction = TopicCompaction(
             *(NAME, -1, log, clock, lambda cursor: None, places),
-            start_process=lambda partition, _: InlineProcess(self.world.failure),
+            start_process=lambda partition, _: InlineProcess(self.world.failure, self.world.files),
         )
         return log
 
@@ -423,6 +514,7 @@ FAILURES: Final = (
     *(("storage", is_lost, True) for is_lost in (False, True)),
     *(("objects", is_lost, lasts) for is_lost in (False, True) for lasts in (False, True)),
     ("process", False, False),
+    ("files", False, True),
 )
 
 

@@ -110,6 +110,9 @@ class MultiDirFileSystem(FileSystem):
     def exists(self, path: str) -> bool:
         return self._of(path).exists(path)
 
+    def absolute(self, path: str) -> str | None:
+        return self._of(path).absolute(path)
+
     def rename(self, path: str, new_path: str) -> None:
         root = self._of(path)
         if _is_entry_log(path):

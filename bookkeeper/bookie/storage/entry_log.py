@@ -197,10 +197,14 @@ class EntryLogs:
 
     def _read(self, log_id: int, size: int, offset: int) -> bytes | memoryview:
         file = self.file(log_id)
+        if self.is_cached(log_id, offset):
+            return file.pread(size, offset)
+        return file.pread_direct(size, offset, self._turn if self.is_disk_shared() else None)
+
+    def is_cached(self, log_id: int, offset: int) -> bool:
+        """These bytes are in the page cache, and shall stay there."""
         cached_from = self._cached_from.get(log_id)
-        if cached_from is None or offset < cached_from:
-            return file.pread_direct(size, offset, self._turn if self.is_disk_shared() else None)
-        return file.pread(size, offset)
+        return cached_from is not None and offset >= cached_from
 
     def read(
         self, ledger_id: int, run: LocationRun, first: int, end: int

@@ -2,19 +2,20 @@
 
 import os
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from magnetar.broker.compaction.compacted_entry import decode_compacted, encode_compacted
 from magnetar.broker.compaction.compaction_process import IdleTurns
-from magnetar.broker.compaction.process_link import CompactionProcess
+from magnetar.broker.compaction.process_link import CompactionProcess, Given
 from magnetar.broker.compaction.work_frames import COMPACTED
 from magnetar.broker.errors import CompactionProcessError
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.entry_header import HEAD_BYTES, make_header
 from magnetar.broker.protocol.stored_entries import encode_broker_metadata
+from magnetar.managed_ledger.entry_batch import Buffer
 from tests.unit.broker.compaction.test_two_passes import compacted, single
 
 PARTITION = 3
@@ -27,6 +28,20 @@ async def process() -> AsyncIterator[CompactionProcess]:
     made.kill()
 
 
+async def take(
+    process: CompactionProcess, ledger_id: int, first: int, entries: Given
+) -> list[Buffer]:
+    """All that is kept."""
+    found: list[Buffer] = []
+
+    async def keep(portion: Sequence[Buffer]) -> None:
+        assert portion, "an empty portion is no news"
+        found.extend(portion)
+
+    await process.take(ledger_id, first, entries, keep)
+    return found
+
+
 async def test_it_keeps_what_two_passes_keep(process: CompactionProcess) -> None:
     rng = random.Random(3)
     log = [single(f"k{rng.randrange(30)}", "x" * rng.randrange(5000)) for _ in range(600)]
@@ -36,7 +51,7 @@ async def test_it_keeps_what_two_passes_keep(process: CompactionProcess) -> None
     for run in runs:
         await process.note(*run)
     removed = await process.choose()
-    kept = [entry for run in runs for entry in await process.take(*run)]
+    kept = [entry for run in runs for entry in await take(process, *run)]
     positions = [(1, at * 2) for at in range(40)]
     positions += [*((5, at) for at in range(400)), *((8, at) for at in range(200))]
     bodies = [body for _, body in old] + log
@@ -56,7 +71,7 @@ async def test_what_lies_before_a_body_stays_but_for_heads_of_earlier_releases(
     a, b = single("a", "1"), single("b", "1")
     await process.note(5, 0, [prefix + a, old_head + b])
     assert await process.choose() == 0
-    kept = [*await process.take(5, 0, [prefix + a]), *await process.take(5, 1, [old_head + b])]
+    kept = [*await take(process, 5, 0, [prefix + a]), *await take(process, 5, 1, [old_head + b])]
     assert [bytes(decode_compacted(entry)[1]) for entry in kept] == [prefix + a, b]
 
 
