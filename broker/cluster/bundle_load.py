@@ -73,7 +73,7 @@ async def split_points(
     namespace = bundles.namespace
     if algorithm == FLOW_OR_QPS_EQUALLY_DIVIDE:
         config = service.config
-        loaded = in_turns(service.topics.walk((namespace,)))
+        loaded = in_turns(service.topics.of_namespace(namespace))
         return divide_load(
             bundle,
             [load async for topic in loaded if (load := _load_of(topic)).hash in bundle],

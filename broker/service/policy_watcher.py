@@ -9,6 +9,7 @@ finds nothing new.
 import asyncio
 import logging
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 from magnetar.broker.config import BrokerConfig
@@ -106,7 +107,8 @@ class PolicyWatcher:
         everything, topics, unread = EVERYTHING in stale, self._topics, set[str]()
         # Namespaces that are, or have a topic, in it.
         namespaces = {namespace_of(key) if "://" in key else key for key in stale}
-        async for topic in in_turns(topics.walk(None if everything else namespaces)):
+        stale_topics = chain.from_iterable(map(topics.of_namespace, namespaces))
+        async for topic in in_turns(topics.walk() if everything else stale_topics):
             own = everything or topic.name.base.full in stale
             if not own and topic.name.namespace not in stale:
                 continue

@@ -87,6 +87,8 @@ class Topic(ABC):
         self.policies = policies
         """What holds for it; replaced by the policy feed, which then calls policies_changed."""
         self.full_name = str(name)
+        self.slot = -1
+        """Among the loaded topics, which set it."""
         self.registry = ProducerRegistry()
         self.producers: dict[str, Producer] = self.registry.by_name
         self.subscriptions: dict[str, Subscription] = {}

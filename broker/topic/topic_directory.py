@@ -94,7 +94,7 @@ class TopicDirectory:
             if domain == "persistent":
                 found += await self._service.resources.stored_topics(namespace)
             else:
-                walk = in_turns(self._service.topics.walk((namespace,)))
+                walk = in_turns(self._service.topics.of_namespace(namespace))
                 found += sorted([topic.full_name async for topic in walk if not topic.persistent])
         return found
 

@@ -1,6 +1,7 @@
 """Loaded topics by bundle: as if each of them was looked at."""
 
 import random
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -11,9 +12,12 @@ from magnetar.bundles.errors import InvalidBundleError
 from magnetar.bundles.namespace_bundles import FULL_UPPER, HashRange, namespace_of, topic_hash
 from tests.nightly import NIGHTLY
 
-TOPIC = cast("Topic", object())
 NAMESPACES = ("t/a", "t/b", "u/a")
 TWINS = ("persistent://t/a/ejejehjodl", "persistent://t/a/kdgihclamc")  # of one CRC-32
+
+
+def topic_of(name: str) -> Topic:
+    return cast("Topic", SimpleNamespace(full_name=name))
 
 
 def names_of(rng: random.Random) -> list[str]:
@@ -41,7 +45,7 @@ def test_a_bundle_has_its_topics(seed: int) -> None:
             del index[name]
             loaded.remove(name)
         else:
-            index[name] = TOPIC
+            index[name] = topic_of(name)
             loaded.add(name)
         at = topic_hash(rng.choice(names))  # the edges of ranges are where topics are
         lower, upper = sorted((min(at, FULL_UPPER - 1), rng.randint(0, FULL_UPPER)))
@@ -57,33 +61,35 @@ def test_a_bundle_has_its_topics(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(50 if NIGHTLY else 12))
-def test_a_walk_meets_each_topic_once_whatever_comes_and_goes(seed: int) -> None:
+@pytest.mark.parametrize("namespace", ["", "t/a"])
+def test_a_walk_meets_each_topic_once_whatever_comes_and_goes(seed: int, namespace: str) -> None:
     rng = random.Random(seed)
     index = LoadedTopics()
     names = names_of(rng)
     staying = {*TWINS, *rng.sample(names, 200)}
     for name in names:
-        index[name] = cast("Topic", name)
-    met: list[str] = []
-    for topic in index.walk():
-        met.append(cast("str", topic))
+        index[name] = topic_of(name)
+    met: list[Topic] = []
+    for topic in index.of_namespace(namespace) if namespace else index.walk():
+        assert index[topic.full_name] is topic
+        met.append(topic)
         for name in rng.sample(names, 3):
             if name in index and name not in staying:
                 del index[name]
             elif name not in index:
-                index[name] = cast("Topic", name)
-    assert staying <= set(met)
-    assert len(met) == len(set(met))
+                index[name] = topic_of(name)
+    expected = {name for name in staying if namespace_of(name).startswith(namespace)}
+    assert expected <= {topic.full_name for topic in met}
+    assert len(met) == len({*map(id, met)})
+    assert {topic.full_name for topic in index.walk()} == set(index)
 
 
-def test_a_walk_leaves_out_what_was_unloaded_before_its_turn() -> None:
+def test_a_topic_takes_the_place_of_its_name() -> None:
     index = LoadedTopics()
-    for name in TWINS:
-        index[name] = cast("Topic", name)
-    walk = index.walk(("t/a", "t/no-such"))
-    next(walk)
-    del index[TWINS[1]]
-    assert list(walk) == []
+    first, second = topic_of(TWINS[0]), topic_of(TWINS[0])
+    index[TWINS[0]] = first
+    index[TWINS[0]] = second
+    assert list(index.walk()) == [second]
 
 
 def test_topics_of_one_hash_are_told_apart() -> None:
@@ -91,7 +97,7 @@ def test_topics_of_one_hash_are_told_apart() -> None:
     for leaving, staying in (TWINS, reversed(TWINS)):
         index = LoadedTopics()
         for name in TWINS:
-            index[name] = TOPIC
+            index[name] = topic_of(name)
         del index[leaving]
         assert index.within("t/a/0x00000000_0xffffffff") == [staying]
 
