@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.compaction.keyed_messages import last_kept_index
@@ -407,11 +408,15 @@ def _ack_response(
 
 def encode_ack_answer(consumer_id: int, request_id: int, transaction: TransactionId) -> bytes:
     """The frame of an ACK_RESPONSE without an error, as `encode` makes it; cheaper."""
-    most, least = transaction
-    data = b"\x08%b\x10%b\x18%b\x30%b" % (
-        *(varint(consumer_id), varint(least), varint(most), varint(request_id)),
-    )
+    data = b"%b%b" % (_acknowledged(consumer_id, transaction), varint(request_id))
     return short_frame(_ACK_RESPONSE, data)
+
+
+@lru_cache(maxsize=1 << 10)
+def _acknowledged(consumer_id: int, transaction: TransactionId) -> bytes:
+    """What answers to a consumer's acknowledgements in a transaction have in common."""
+    most, least = transaction
+    return b"\x08%b\x10%b\x18%b\x30" % (varint(consumer_id), varint(least), varint(most))
 
 
 def on_redeliver(

@@ -275,6 +275,9 @@ class SharedDispatcher(Dispatcher):
         return total
 
     def on_withheld(self, consumer: ConsumerState | None, positions: Sequence[Position]) -> None:
+        if not self._counts:
+            self.on_acked(consumer, positions)
+            return
         counts = {at: self._counts.get(at[0], {}).get(at[1], 0) for at in positions}
         self.on_acked(consumer, positions)
         for (ledger_id, entry_id), count in counts.items():

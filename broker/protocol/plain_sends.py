@@ -1,4 +1,4 @@
-"""`send_scan.scan_sends` where it is compiled; None elsewhere (docs/decisions/0090)."""
+"""`send_scan` where it is compiled; None elsewhere (docs/decisions/0090, 0093)."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -11,7 +11,8 @@ Run: TypeAlias = (
 Scan: TypeAlias = Callable[[memoryview, int, int, int, int], "Run | None"]
 
 scan_sends: Scan | None
+scan_transaction: Callable[[bytes | memoryview], "tuple[int, int, int, int] | None"] | None
 try:
-    from magnetar.broker.protocol.send_scan import scan_sends
+    from magnetar.broker.protocol.send_scan import scan_sends, scan_transaction
 except ImportError:  # there was no compiler
-    scan_sends = None
+    scan_sends = scan_transaction = None

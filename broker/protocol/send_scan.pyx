@@ -51,6 +51,7 @@ cdef struct Metadata:
     bint has_key
     uint32_t key_hash
     int transaction  # 3: both halves are there
+    uint64_t marker  # 0: it isn't one
     uint64_t txn_least
     uint64_t txn_most
 
@@ -201,6 +202,10 @@ cdef bint _read_metadata(const uint8_t *at, const uint8_t *end, Metadata *found)
                 found.compression = value
             elif tag == 0x48:
                 found.unpacked_size = value
+            elif tag == 0xA0:  # marker_type
+                if value == 0 or value >= 0x80:
+                    return False
+                found.marker = value
             elif tag == 0xB0:
                 found.txn_least, found.transaction = value, found.transaction | 1
             elif tag == 0xB8:
@@ -329,6 +334,7 @@ cdef object _scan(
             size > metadata_max
             or payload_from > frame_end
             or not _read_metadata(data + body_from + 10, data + payload_from, &metadata)
+            or metadata.marker
             or (send.names_transaction and not metadata.transaction)
             or crc32c(view[body_from + 6 : frame_end]) != _u32(data + body_from + 2)
         ):
@@ -350,3 +356,26 @@ cdef object _scan(
     if not heads:
         return None
     return start, producer_id, heads, bodies, sequence_ids, highest_ids, messages, body_bytes, transactions
+
+
+def scan_transaction(body):
+    """What the metadata of a stored entry says of a transaction.
+
+    Returns:
+        Marker type or 0, most and least bits, and when it was published. None: ask protobuf, as the
+        entry isn't plain but for its marker, has no checksum, or names no transaction.
+    """
+    cdef Py_buffer buffer
+    cdef Metadata metadata
+    cdef const uint8_t *data
+    cdef Py_ssize_t size
+    cdef bint is_found = False
+    PyObject_GetBuffer(body, &buffer, PyBUF_SIMPLE)
+    data = <const uint8_t *>buffer.buf
+    if buffer.len >= 10 and (data[0] << 8 | data[1]) == _CHECKED:
+        size = <Py_ssize_t>_u32(data + 6)
+        is_found = size <= buffer.len - 10 and _read_metadata(data + 10, data + 10 + size, &metadata)
+    PyBuffer_Release(&buffer)
+    if not is_found or not metadata.transaction:
+        return None
+    return metadata.marker, metadata.txn_most, metadata.txn_least, metadata.publish_time

@@ -114,8 +114,9 @@ class TransactionalAcks:
         if cumulative and subscription.sub_type not in SINGLE_ACTIVE:
             raise NotAllowedError("Cumulative acknowledgements need an exclusive subscription")
         end = subscription.ledger.last_confirmed
-        if any(ack.position > end for ack in acks):
-            raise NotAllowedError("The topic doesn't have this message yet")
+        for ack in acks:
+            if ack.position > end:
+                raise NotAllowedError("The topic doesn't have this message yet")
 
     def _withhold(self, consumer: Consumer | None, acks: Sequence[PendingAck]) -> None:
         if (dispatcher := self._subscription.dispatcher) is None:

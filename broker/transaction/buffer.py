@@ -18,9 +18,8 @@ from magnetar.broker.transaction.markers import (
     COMMIT,
     SEALED,
     SNAPSHOT,
-    parse_metadata,
     snapshot_in,
-    transaction_of,
+    transaction_in,
 )
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.broker.transaction.transaction_records_pb2 import TransactionSnapshot
@@ -113,21 +112,19 @@ class TopicTransactionBuffer:
             entry_id += 1
 
     def _on_entry(self, at: Position, body: bytes | memoryview) -> None:
-        metadata = parse_metadata(body)
-        if metadata is None:
+        if (found := transaction_in(body)) is None:
             return
-        match metadata.marker_type if metadata.HasField("marker_type") else 0:
-            case 0 if metadata.HasField("txnid_least_bits"):
-                transaction = transaction_of(metadata)
-                if transaction not in self.open and not self.is_aborted(transaction):
-                    self.open[transaction] = self.noted
-                    self._began_ms[transaction] = metadata.publish_time
-            case kind if kind in (COMMIT, ABORT):
-                self._on_end(transaction_of(metadata), at, commit=kind == COMMIT)
-            case kind if kind == SEALED:
-                self._on_sealed(at, body)
-            case kind if kind == SNAPSHOT:
-                self._snapshot_at = self._looked_at
+        kind, transaction, publish_time = found
+        if kind == 0:
+            if transaction not in self.open and not self.is_aborted(transaction):
+                self.open[transaction] = self.noted
+                self._began_ms[transaction] = publish_time
+        elif kind in (COMMIT, ABORT):
+            self._on_end(transaction, at, commit=kind == COMMIT)
+        elif kind == SEALED:
+            self._on_sealed(at, body)
+        elif kind == SNAPSHOT:
+            self._snapshot_at = self._looked_at
 
     def on_stored_end(self, transaction: TransactionId, *, commit: bool) -> None:
         """Its end is stored beside the log, which takes no more entries."""
@@ -178,8 +175,8 @@ class TopicTransactionBuffer:
             index
             for index, head in enumerate(batch.heads)
             if head[3] & _LOOKED_FOR == FLAG_TRANSACTION
-            and (metadata := parse_metadata(batch.bodies[index])) is not None
-            and self.is_aborted(transaction_of(metadata))
+            and (found := transaction_in(batch.bodies[index])) is not None
+            and self.is_aborted(found[1])
         ]
 
     # --- ends

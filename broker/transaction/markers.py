@@ -15,6 +15,7 @@ from magnetar.broker.protocol.framing import (
     parse_entry_body,
     varint,
 )
+from magnetar.broker.protocol.plain_sends import scan_transaction
 from magnetar.broker.protocol.pulsar_api_pb2 import MessageMetadata
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.broker.transaction.transaction_records_pb2 import TransactionSnapshot
@@ -76,6 +77,21 @@ def parse_metadata(body: bytes | memoryview) -> MessageMetadata | None:
         return parse_entry_body(body)[0]
     except (MalformedFrameError, DecodeError):
         return None
+
+
+def transaction_in(body: bytes | memoryview) -> tuple[int, TransactionId, int] | None:
+    """Marker type or 0, transaction, and when it was published.
+
+    None: no client can read the entry, or it is no marker and belongs to no transaction.
+    """
+    if scan_transaction is not None and (found := scan_transaction(body)) is not None:
+        kind, most, least, publish_time = found
+        return kind, TransactionId(most, least), publish_time
+    if (metadata := parse_metadata(body)) is None:
+        return None
+    if not metadata.marker_type and not metadata.HasField("txnid_least_bits"):
+        return None
+    return metadata.marker_type, transaction_of(metadata), metadata.publish_time
 
 
 def transaction_of(metadata: MessageMetadata) -> TransactionId:

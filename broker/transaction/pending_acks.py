@@ -201,8 +201,10 @@ class PendingAcks:
         """
         self._require_open(transaction)
         for ack in acks:
-            self._check(ack, taken.get(ack.position, 0))
-            taken[ack.position] = taken.get(ack.position, 0) | ack.mask
+            position, mask = ack.position, ack.mask
+            before = taken.get(position, 0)
+            self._check(ack, mask, before)
+            taken[position] = before | mask
 
     def _record_acks(self, transaction: TransactionId, acks: Sequence[PendingAck]) -> int:
         number, record = self._extensible.get(transaction, (0, None))
@@ -216,19 +218,20 @@ class PendingAcks:
             self._extensible[transaction] = self._appended, record
         return self._appended
 
-    def _check(self, ack: PendingAck, taken: int) -> None:
-        position, mask = ack.position, ack.mask
-        if self._cursor.is_acked(position) or self._is_left_out(ack):
+    def _check(self, ack: PendingAck, mask: int, taken: int) -> None:
+        position = ack.position
+        if self._cursor.is_acked(position) or (ack.left and self._is_left_out(ack)):
             raise TransactionConflictError(f"{format_position(position)} was acknowledged before")
-        pending, _ = self._pending.get(position[0], {}).get(position[1], (0, 0))
-        if mask & (pending | taken):
+        if (entries := self._pending.get(position[0])) and position[1] in entries:
+            taken |= entries[position[1]][0]
+        if mask & taken:
             raise TransactionConflictError(
                 f"{format_position(position)} is acknowledged in a transaction that hasn't ended"
             )
 
     def _is_left_out(self, ack: PendingAck) -> bool:
-        """Whether a message of a part is acknowledged at the cursor."""
-        if not ack.left or (words := self._cursor.batch_ack_set(ack.position)) is None:
+        """Whether a message of a part of a batch is acknowledged at the cursor."""
+        if (words := self._cursor.batch_ack_set(ack.position)) is None:
             return False
         left = words_to_mask(words)
         if ack.batch_size:
@@ -288,7 +291,7 @@ class PendingAcks:
         return acks
 
     def _hold(self, transaction: TransactionId, ack: PendingAck) -> None:
-        if not ack.mask:  # a part without a message
+        if not (mask := ack.mask):  # a part without a message
             return
         individual = self._acks_of(transaction).individual
         ledger_id, entry_id = ack.position
@@ -298,9 +301,11 @@ class PendingAcks:
         else:  # other messages of the batch
             left = known.left & ack.left
             individual[ack.position] = PendingAck(ack.position, left, ack.batch_size)
-        entries = self._pending.setdefault(ledger_id, {})
-        mask, _ = entries.get(entry_id, (0, 0))
-        entries[entry_id] = (mask | ack.mask, ack.batch_size)
+        if (entries := self._pending.get(ledger_id)) is None:
+            entries = self._pending[ledger_id] = {}
+        if (before := entries.get(entry_id)) is not None:
+            mask |= before[0]
+        entries[entry_id] = (mask, ack.batch_size)
 
     def _hold_cumulative(self, transaction: TransactionId, ack: PendingAck) -> None:
         acks = self._acks_of(transaction)

@@ -15,8 +15,18 @@ from magnetar.broker.producer.producer import Producer
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.entry_header import FLAG_TRANSACTION, make_header
 from magnetar.broker.protocol.framing import METADATA_BYTES_MAX, encode_body, varint
-from magnetar.broker.protocol.plain_sends import scan_sends
+from magnetar.broker.protocol.plain_sends import scan_sends, scan_transaction
+from magnetar.broker.transaction import markers
+from magnetar.broker.transaction.markers import (
+    ABORT,
+    COMMIT,
+    SNAPSHOT,
+    end_marker,
+    snapshot_marker,
+    transaction_in,
+)
 from magnetar.broker.transaction.transaction_id import TransactionId
+from magnetar.broker.transaction.transaction_records_pb2 import TransactionSnapshot
 from tests.unit.broker.doubles import Broker, Client, message
 
 pytestmark = pytest.mark.skipif(scan_sends is None, reason="installed without a C compiler")
@@ -131,6 +141,16 @@ class Noise:
         rest = pack(">I", len(metadata) + (rng.random() < 0.02)) + metadata + rng.randbytes(9)
         return frame(command, pack(">HI", 0x0E01, crc32c(rest)) + rest)
 
+    def entry(self) -> bytes:
+        """A body as it is stored, often of a transaction, sometimes a marker."""
+        metadata = b"\x0a\x01p\x10\x05\x18\x80\x94\xeb\xdc\x03"
+        for tag in (0xA0, 0xB0, 0xB8):
+            if self.rng.random() < (0.3 if tag == 0xA0 else 0.8):
+                metadata += self.number(tag) + self.number(self.rng.choice((0, 7, 21, 300, 2**63)))
+        metadata = self.mangled(metadata, command=False)
+        rest = pack(">I", len(metadata) + (self.rng.random() < 0.02)) + metadata + b"payload"
+        return pack(">HI", 0x0E01, crc32c(rest)) + rest if self.rng.random() < 0.9 else rest
+
     FIELDS: dict[str, tuple[object, ...]] = {  # noqa: RUF012 # read only
         "partition_key": ("", "k", "key of more than a few bytes", "ключ"),
         "ordering_key": (b"", b"\xff\x00", b"12345"),
@@ -215,6 +235,29 @@ async def test_any_bytes_are_read_as_python_reads_them(broker: Broker) -> None:
     assert plain > ROUNDS // 8, "else this compares nothing"
     assert named > ROUNDS // 30
     assert refused > ROUNDS // 50
+
+
+def test_any_entry_is_of_the_transaction_that_python_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert scan_transaction is not None
+    noise, found = Noise(1), 0
+    bodies = [noise.entry() for _ in range(ROUNDS)]
+    bodies += [body[:size] for body in bodies[:10] for size in range(len(body))]
+    bodies += [
+        *(end_marker(TransactionId(2**64 - 1, 5), 9, commit=commit)[1] for commit in (True, False)),
+        snapshot_marker(TransactionSnapshot(uptoLedger=1, uptoEntry=2), 9)[1],
+    ]
+    compiled = [transaction_in(body) for body in bodies]
+    found = sum(scan_transaction(body) is not None for body in bodies)
+    monkeypatch.setattr(markers, "scan_transaction", None)
+    for body, one in zip(bodies, compiled, strict=True):
+        assert one == transaction_in(body), body.hex()
+    assert found > ROUNDS // 20, "else this compares nothing"
+    assert compiled[-3:] == [
+        *((kind, TransactionId(2**64 - 1, 5), 9) for kind in (COMMIT, ABORT)),
+        (SNAPSHOT, TransactionId(0, 0), 9),
+    ]
+    no_marker = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, marker_type=0)
+    assert transaction_in(encode_body(no_marker, b"")) is None
 
 
 @pytest.mark.asyncio
