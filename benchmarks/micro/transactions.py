@@ -1,10 +1,12 @@
 """Transactions of one message in one process, from a client's bytes to the answer of its commit.
 
-Run: python -m benchmarks.micro.transactions [--profile] [--acknowledged 10]
+Run: python -m benchmarks.micro.transactions [--profile] [--acknowledged 10] [--ends]
 
 Printed for 1, 16 and 64 transactions at once, each with a producer of its own: microseconds of a
 transaction, writes to the client's socket and appends, then the calls of Python functions by part.
 ``--acknowledged``: each reads so many messages first, and acknowledges them one by one.
+``--ends``: instead, one transaction acknowledges as many as that; milliseconds of processor time of
+the longest turn of the loop while it is committed, and of one while it is aborted.
 Ledgers are in memory, so this is the broker's own work but for sockets and disks. Calls don't
 depend on what else the machine does.
 """
@@ -12,6 +14,7 @@ depend on what else the machine does.
 import argparse
 import asyncio
 import cProfile
+import gc
 import pstats
 import sys
 import time
@@ -26,6 +29,8 @@ from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from tests.unit.broker.doubles import Broker, Client, message
 
 ROUNDS: Final = 30
+_IDS: Final = 1_000
+"""Of an ACK of ``--ends``, and messages that are written at once."""
 AT_ONCE: Final = (1, 16, 64)
 TOPIC: Final = "persistent://public/default/t"
 IN: Final = "persistent://public/default/in"
@@ -44,6 +49,29 @@ _PARTS: Final = (
     ("managed_ledger/", "managed ledger"),
     ("bookkeeper/", "bookkeeper"),
 )
+
+
+class Turns:
+    """Seconds of processor time of the longest turn of the loop, and how many there were."""
+
+    def __init__(self) -> None:
+        self.longest_s, self.count, self._is_over = 0.0, 0, False
+
+    def __enter__(self) -> "Turns":
+        gc.collect()
+        self._began = time.thread_time()
+        self._next()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over = True
+
+    def _next(self) -> None:
+        now = time.thread_time()
+        self.longest_s, self._began = max(self.longest_s, now - self._began), now
+        self.count += 1
+        if not self._is_over:
+            asyncio.get_running_loop().call_soon(self._next)
 
 
 class Loads:
@@ -72,12 +100,30 @@ class Loads:
         await self._answers(count + len(acks))
         await self._ask(map(_commit, names))
 
+    async def end_one(self, *, commit: bool) -> Turns:
+        """The turns of the end of a transaction that has only acknowledged."""
+        read = await self._read(self._acknowledged)
+        [answer] = await self._ask([self._new()])
+        name = answer.newTxnResponse.txnid_least_bits
+        await self._ask([_add_subscription(name)])
+        for start in range(0, len(read), _IDS):
+            await self._ask([_ack(name, *read[start : start + _IDS])])
+        with Turns() as turns:
+            self.client.send(_commit(name) if commit else _abort(name))
+            while all(x.type != pb.BaseCommand.END_TXN_RESPONSE for x in await self._answers(1)):
+                pass  # messages that are sent again
+        return turns
+
     async def _read(self, count: int) -> list[pb.MessageIdData]:
         """Ids of so many new messages."""
-        frames = [message(number, bytes(1024), AT_ONCE[-1] + 1) for number in range(count)]
-        self.client.feed(b"".join(frames))
-        answers = await self._answers(2 * count)
-        return [x.message.message_id for x in answers if x.type == pb.BaseCommand.MESSAGE]
+        read: list[pb.MessageIdData] = []
+        for start in range(0, count, _IDS):
+            some = range(start, min(start + _IDS, count))
+            frames = [message(number, bytes(1024), AT_ONCE[-1] + 1) for number in some]
+            self.client.feed(b"".join(frames))
+            answers = await self._answers(2 * len(some))
+            read += [x.message.message_id for x in answers if x.type == pb.BaseCommand.MESSAGE]
+        return read
 
     async def _ask(self, commands: Iterable[pb.BaseCommand]) -> list[pb.BaseCommand]:
         asked = list(commands)
@@ -121,12 +167,12 @@ def _add_subscription(least: int) -> pb.BaseCommand:
     return command
 
 
-def _ack(least: int, message_id: pb.MessageIdData) -> pb.BaseCommand:
+def _ack(least: int, *message_ids: pb.MessageIdData) -> pb.BaseCommand:
     command = pb.BaseCommand(type=pb.BaseCommand.ACK)
     ack = command.ack
     ack.consumer_id, ack.ack_type = 1, pb.CommandAck.Individual
     ack.request_id, ack.txnid_most_bits, ack.txnid_least_bits = 1, 0, least
-    ack.message_id.add().CopyFrom(message_id)
+    ack.message_id.extend(message_ids)
     return command
 
 
@@ -135,6 +181,12 @@ def _commit(least: int) -> pb.BaseCommand:
     end = command.endTxn
     end.request_id, end.txnid_most_bits, end.txnid_least_bits = 1, 0, least
     end.txn_action = pb.COMMIT
+    return command
+
+
+def _abort(least: int) -> pb.BaseCommand:
+    command = _commit(least)
+    command.endTxn.txn_action = pb.ABORT
     return command
 
 
@@ -194,9 +246,15 @@ class Calls:
             self.of["asyncio"] += 1
 
 
-async def main(*, profile: bool, acknowledged: int) -> None:
+async def main(*, profile: bool, acknowledged: int, ends: bool) -> None:
     broker = await Broker(transaction_coordinator_enabled=True).start()
     loads = await _connect(broker, acknowledged)
+    if ends:
+        for name, commit in (("commit", True), ("abort", False)):
+            turns = await loads.end_one(commit=commit)
+            print(f"{name}: longest turn {turns.longest_s * 1e3:.2f} ms of {turns.count}")
+        await broker.close()
+        return
     await loads.run(1)
     for at_once in AT_ONCE:
         best_s, count = float("inf"), 64 // at_once
@@ -227,5 +285,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--profile", action="store_true", help="functions by their own time")
     parser.add_argument("--acknowledged", type=int, default=0, help="messages of a transaction")
+    parser.add_argument("--ends", action="store_true", help="the longest turn of their ends")
     options = parser.parse_args()
-    asyncio.run(main(profile=options.profile, acknowledged=options.acknowledged))
+    asyncio.run(main(profile=options.profile, acknowledged=options.acknowledged, ends=options.ends))

@@ -109,6 +109,8 @@ def with_committed(
         for entry in entries:
             for record in acknowledgement_records(entry):
                 acks.replay(record, EARLIEST)
+                while acks.is_applying:
+                    acks.apply_more()
                 for effect in acks.take_effects():
                     if isinstance(effect, AcknowledgeCommitted):
                         _acknowledge(state, effect, offsets.last_confirmed)

@@ -461,8 +461,14 @@ class PersistentSubscription(Subscription):
         self, transaction: TransactionId, low_watermark: int, *, commit: bool
     ) -> None:
         self.require_settled()
-        if self.durable:  # also if it has none yet: its acknowledgements may still come, too late
-            await self._begin_transactions().log.end(transaction, low_watermark, commit=commit)
+        if not self.durable:
+            return
+        # Also if it has none yet: its acknowledgements may still come, too late.
+        log = self._begin_transactions().log
+        if not log.is_unused:
+            await log.open()
+            self.require_settled()  # a reset has nothing of an end in front of it and behind it
+        await log.end(transaction, low_watermark, commit=commit)
 
     def end_nowait(
         self, transaction: TransactionId, low_watermark: int, done: AckDone, *, commit: bool

@@ -148,7 +148,10 @@ class TransactionalAcks:
             words = mask_to_words(cumulative.left)
             subscription.acknowledge_cumulative(None, cumulative.position, ack_set=words)
 
-    def redeliver_aborted(self, positions: Sequence[Position]) -> None:
-        if (dispatcher := self._subscription.dispatcher) is not None:
+    def redeliver_aborted(self, positions: Sequence[Position], *, is_last: bool) -> None:
+        if (dispatcher := self._subscription.dispatcher) is None:
+            return
+        # Single active types send all again: once.
+        if is_last or self._subscription.sub_type not in SINGLE_ACTIVE:
             dispatcher.core.deliver_again(positions)
             dispatcher.wake()

@@ -25,6 +25,7 @@ from magnetar.broker.transaction.coordinator_records import acknowledgement_reco
 from magnetar.broker.transaction.pending_acks import (
     AcknowledgeCommitted,
     AppendRecord,
+    EndApplied,
     PendingAck,
     PendingAckEffect,
     PendingAcks,
@@ -80,8 +81,8 @@ class CommittedAcks(Protocol):
     ) -> None:
         """Acknowledge at the cursor, what is acknowledged already too."""
 
-    def redeliver_aborted(self, positions: Sequence[Position]) -> None:
-        """Send these entries again."""
+    def redeliver_aborted(self, positions: Sequence[Position], *, is_last: bool) -> None:
+        """Send these entries again; False: more follow soon."""
 
 
 class PendingAckLog:
@@ -123,6 +124,9 @@ class PendingAckLog:
         self._unsent: list[Buffer] = []  # records of this turn
         self._is_scheduled = False  # a look at the core's effects
         self._waiting: dict[int, list[AckDone]] = {}  # for a record, by its number
+        self._ending: dict[int, list[AckDone]] = {}  # for all of an end to be applied
+        self._done: list[AckDone] = []  # whose end is
+        self._is_applying = False  # the next slice is scheduled
         self._cut: asyncio.Future[None] | None = None  # done when no cut is under way
 
     # --- opening
@@ -162,35 +166,58 @@ class PendingAckLog:
             start_ms = log.now_ms()
             cursor = await log.open_cursor(_CURSOR, EARLIEST)
             core = PendingAcks(self._subscription.cursor.state)
-            await self._replay(log, cursor, core)
+            aborted = await self._replay(log, cursor, core)
         if (refusal := self._refusal()) is not None:
             await log.close()
             raise refusal
         before, self.core, self._recorded = self.core, core, 0
         self.ledger, self._cursor = log, cursor
         self.replayed_ms = (start_ms, log.now_ms())
-        self._perform()
         core.on_replayed(before)
         self._perform()
         # Whose record isn't stored after all.
-        gone = set(before.positions).difference(core.positions)
+        aborted.append(sorted(set(before.positions).difference(core.positions, *aborted)))
+        if again := [positions for positions in aborted if positions]:
+            self._run(self._redeliver(again))
+
+    async def _redeliver(self, parts: list[list[Position]]) -> None:
+        """In a turn of the loop each."""
         state = self._subscription.cursor.state
-        if again := sorted(x for x in gone if not state.is_acked(x)):
-            self._subscription.redeliver_aborted(again)
+        for number, positions in enumerate(parts, 1):
+            left = [x for x in positions if not state.is_acked(x)]
+            self._subscription.redeliver_aborted(left, is_last=number == len(parts))
+            await asyncio.sleep(0)
 
     def _refusal(self) -> BrokerError | None:
         return ServiceNotReadyError(f"{self.name} is closed") if self._is_closed else None
 
-    async def _replay(self, log: ManagedLedger, cursor: Cursor, core: PendingAcks) -> None:
+    async def _replay(
+        self, log: ManagedLedger, cursor: Cursor, core: PendingAcks
+    ) -> list[list[Position]]:
+        """Answers what aborted ones have to be sent again, once the core is in use."""
+        aborted: list[list[Position]] = []
         position = cursor.state.first_unacked()
         while position <= log.last_confirmed:
             batch = await log.read(position, _READ_ENTRIES, _READ_BYTES)
             if batch is None:
-                return
+                break
             for entry_id, body in enumerate(batch.bodies, batch.first):
                 for record in _records(bytes(body), f"{self.name} {batch.ledger_id}:{entry_id}"):
                     core.replay(record, (batch.ledger_id, entry_id))
+                    self._follow_replay(core, aborted)
+                    while core.is_applying:
+                        await asyncio.sleep(0)
+                        core.apply_more()
+                        self._follow_replay(core, aborted)
             position = log.offsets.next_position((batch.ledger_id, batch.last))
+        return aborted
+
+    def _follow_replay(self, core: PendingAcks, aborted: list[list[Position]]) -> None:
+        for effect in core.take_effects():
+            if isinstance(effect, RedeliverAborted):
+                aborted.append(effect.positions)
+            else:
+                self._perform_one(effect)
 
     @property
     def is_open(self) -> bool:
@@ -239,6 +266,7 @@ class PendingAckLog:
             self.core.end(transaction, commit=commit, low_watermark=low_watermark)
             return
         await self.open()
+        self._require_open()
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(error: BaseException | None) -> None:
@@ -249,8 +277,7 @@ class PendingAckLog:
             else:
                 ended.set_exception(error)
 
-        number = self.core.end(transaction, commit=commit, low_watermark=low_watermark)
-        self._answer_after(number, done)
+        self.end_nowait(transaction, low_watermark, done, commit=commit)
         await ended
 
     def end_nowait(
@@ -260,7 +287,11 @@ class PendingAckLog:
         if self.ledger is None:
             return False
         number = self.core.end(transaction, commit=commit, low_watermark=low_watermark)
-        self._answer_after(number, done)
+        if number:
+            self._ending.setdefault(number, []).append(done)
+        self._perform()
+        if not number:
+            done(None)
         return True
 
     def _require_open(self) -> None:
@@ -310,6 +341,22 @@ class PendingAckLog:
                     self._perform_one(effect)
         if is_first and self._unsent:
             asyncio.get_running_loop().call_soon(self._append)
+        if self.core.is_applying and not self._is_applying:
+            self._is_applying = True
+            asyncio.get_running_loop().call_soon(self._apply_more)
+
+    def _apply_more(self) -> None:
+        self._is_applying = False
+        if self.ledger is None:
+            return  # closed; or when it is open again, all is applied
+        self.core.apply_more()
+        self._perform()
+        self._answer_ends()
+
+    def _answer_ends(self) -> None:
+        answered, self._done = self._done, []
+        for done in answered:
+            done(None)
 
     def _perform_scheduled(self) -> None:
         self._is_scheduled = False
@@ -327,8 +374,10 @@ class PendingAckLog:
         match effect:
             case AcknowledgeCommitted(individual, cumulative):
                 self._subscription.acknowledge_committed(individual, cumulative)
-            case RedeliverAborted(positions):
-                self._subscription.redeliver_aborted(positions)
+            case RedeliverAborted(positions, is_last):
+                self._subscription.redeliver_aborted(positions, is_last=is_last)
+            case EndApplied(number):
+                self._done += self._ending.pop(number, ())
             case StoreCursor():
                 self._run(self._store_cursor(self.core))
             case TrimPendingAckLog(upto):
@@ -355,6 +404,7 @@ class PendingAckLog:
         for number in range(recorded + 1, self._recorded + 1):
             for done in self._waiting.pop(number, ()):
                 done(None)
+        self._answer_ends()
 
     async def _store_cursor(self, core: PendingAcks) -> None:
         failure: BaseException | None = None
@@ -394,9 +444,10 @@ class PendingAckLog:
             logger.warning("%s: the next transaction tries again: %s", self.name, error)
 
     def _refuse(self, error: BrokerError) -> None:
-        waiting, self._waiting = self._waiting, {}
+        waiting = [*self._waiting.values(), *self._ending.values()]
+        self._waiting, self._ending = {}, {}
         self._unsent.clear()
-        for done in chain.from_iterable(waiting.values()):
+        for done in chain.from_iterable(waiting):
             done(error)
         if self._cut is not None:
             cut, self._cut = self._cut, None

@@ -4,9 +4,14 @@ Calls in, effects out; no clock, socket or task. An acknowledgement is checked, 
 answered, so a record is never one of a refused acknowledgement. The end of a transaction is a
 record, too, and the cursor follows it: a replay after a crash acknowledges once more.
 
+The end of a transaction with very many acknowledgements is applied in slices, one in a turn of the
+loop. What isn't applied yet stays pending: it isn't delivered, and nobody else can acknowledge it.
+
 Invariants: no two transactions have acknowledged the same message; at most one has acknowledged
-cumulatively. Of the log only what is behind the last cut is needed: a cut writes the
-acknowledgements of open transactions anew, and waits for the cursor to be stored.
+cumulatively. Nothing of an end is applied before its record is durable, and an end is done, for who
+asked for it and for a cut, with its last slice. Of the log only what is behind the last cut is
+needed: a cut writes the acknowledgements of open transactions anew, waits for the ends in front of
+it to be done, and then for the cursor to be stored.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,6 +37,10 @@ _EXTENDED_MAX: Final = 100
 _ENDED_MAX: Final = 1_000
 """Ends that are remembered, to refuse what comes late; the oldest are forgotten."""
 _STALE_MAX: Final = 100
+APPLIED_AT_ONCE: Final = 200
+"""Acknowledgements of an end in a slice."""
+_WORDS_AT_ONCE: Final = 2_048
+"""Of their ack sets, but for one acknowledgement."""
 _WHOLE: Final = -1
 _ACK: Final = PendingAckRecord.ACK
 _COMMIT: Final = PendingAckRecord.COMMIT
@@ -92,9 +101,21 @@ class AcknowledgeCommitted:
 
 @dataclass(slots=True)
 class RedeliverAborted:
-    """Send these entries again, with what isn't acknowledged or pending of them."""
+    """Send these entries again, with what isn't acknowledged or pending of them.
+
+    Attributes:
+        is_last: no more of this transaction follow.
+    """
 
     positions: list[Position]
+    is_last: bool = True
+
+
+@dataclass(slots=True)
+class EndApplied:
+    """The end with this number is durable, and all of it is applied: who asked is answered."""
+
+    number: int
 
 
 @dataclass(slots=True)
@@ -110,7 +131,12 @@ class TrimPendingAckLog:
 
 
 PendingAckEffect: TypeAlias = (
-    AppendRecord | AcknowledgeCommitted | RedeliverAborted | StoreCursor | TrimPendingAckLog
+    AppendRecord
+    | AcknowledgeCommitted
+    | RedeliverAborted
+    | EndApplied
+    | StoreCursor
+    | TrimPendingAckLog
 )
 
 
@@ -128,12 +154,29 @@ class _Acks:
 
 @dataclass(slots=True)
 class _End:
-    """The record of a transaction's end is under way."""
+    """The record of a transaction's end is under way, or it is durable and being applied.
+
+    Attributes:
+        number: of its record; 0: of an earlier load, nobody waits.
+        left: what isn't applied yet, the first one at the end; filled when the record is durable.
+        redelivers: an entry of an aborted one is sent again.
+    """
 
     number: int
     transaction: TransactionId
     acks: _Acks
     commit: bool
+    left: list[Position] = field(default_factory=list)
+    redelivers: bool = False
+
+    def take_slice(self) -> list[PendingAck]:
+        some, words = list[PendingAck](), 0
+        # Out of the dictionary one by one: to free it as a whole takes as long as a slice.
+        while self.left and len(some) < APPLIED_AT_ONCE and words <= _WORDS_AT_ONCE:
+            ack = self.acks.individual.pop(self.left.pop())
+            some.append(ack)
+            words += ack.weight - 1
+        return some
 
 
 @dataclass(slots=True)
@@ -151,7 +194,8 @@ class PendingAcks:
     """Which messages wait for the end of a transaction, and what the log of them says.
 
     Calls that append answer the number of the record that has to be durable before the client is
-    answered; 0: none. One object, since a check, a record and its effect go by the same state.
+    answered, of an end the number of its `EndApplied`; 0: none. One object, since a check, a record
+    and its effect go by the same state.
     """
 
     def __init__(self, cursor: AckedView) -> None:
@@ -162,6 +206,7 @@ class PendingAcks:
         # By coordinator, a heap of the sequences of open ones, and of some that aren't any more.
         self._sequences: dict[int, list[int]] = {}
         self._ends: dict[TransactionId, _End] = {}  # in the order of their records
+        self._applying: dict[TransactionId, _End] = {}  # the same, of durable ones
         self._cumulative: TransactionId | None = None  # the one that has acknowledged so
         # Of all transactions, by ledger and entry: messages, and the size of the batch.
         self._pending: dict[int, dict[int, tuple[int, int]]] = {}
@@ -273,9 +318,12 @@ class PendingAcks:
         return known.left & ~ack.left != 0 and ack.left & ~known.left == 0
 
     def _require_open(self, transaction: TransactionId) -> None:
-        known = transaction in self._ends or transaction in self._told
+        known = self._is_ending(transaction) or transaction in self._told
         if known or self._is_finished(transaction):
             raise InvalidTransactionStatusError(f"Transaction {transaction} has ended")
+
+    def _is_ending(self, transaction: TransactionId) -> bool:
+        return transaction in self._ends or transaction in self._applying
 
     def _is_finished(self, transaction: TransactionId) -> bool:
         return transaction.least <= self.low_watermarks.get(transaction.most, -1)
@@ -340,8 +388,9 @@ class PendingAcks:
             self._end(TransactionId(most, heappop(sequences)), commit=False)
 
     def _end(self, transaction: TransactionId, *, commit: bool) -> int:
-        if (end := self._ends.get(transaction)) is not None:
-            return end.number
+        known = self._ends.get(transaction) or self._applying.get(transaction)
+        if known is not None:
+            return known.number
         if (acks := self._open.pop(transaction, None)) is None:
             return 0
         self._live -= acks.weight
@@ -351,16 +400,48 @@ class PendingAcks:
         self._ends[transaction] = _End(self._appended, transaction, acks, commit)
         return self._appended
 
-    def _ended(self, transaction: TransactionId, acks: _Acks, *, commit: bool) -> None:
-        self._release(transaction, acks)
-        if commit:
-            individual = list(acks.individual.values())
-            self._effects.append(AcknowledgeCommitted(individual, acks.cumulative))
-        elif positions := [x for x in acks.individual if not self._cursor.is_acked(x)]:
-            self._effects.append(RedeliverAborted(positions))
+    def _begin_applying(self, end: _End) -> None:
+        end.left = list(end.acks.individual)[::-1]
+        self._applying[end.transaction] = end
+        if len(end.left) <= APPLIED_AT_ONCE:  # small ones don't wait for large ones
+            self._apply(end)
 
-    def _release(self, transaction: TransactionId, acks: _Acks) -> None:
-        for (ledger_id, entry_id), ack in acks.individual.items():
+    @property
+    def is_applying(self) -> bool:
+        """Whether ``apply_more`` has something to do, in a later turn of the loop."""
+        return bool(self._applying)
+
+    def apply_more(self) -> None:
+        """Apply the next slice of ends; the oldest end first."""
+        end = next(iter(self._applying.values()), None)
+        if end is None:
+            return
+        self._apply(end)
+        if self._cut is not None:
+            self._store_if_copied(self._cut)
+
+    def _apply(self, end: _End) -> None:
+        some = end.take_slice()
+        self._release(some)
+        is_last = not end.left
+        if is_last:
+            del self._applying[end.transaction]
+            if self._cumulative == end.transaction:
+                self._cumulative = None
+        if end.commit:
+            cumulative = end.acks.cumulative if is_last else None
+            self._effects.append(AcknowledgeCommitted(some, cumulative))
+        else:
+            positions = [x.position for x in some if not self._cursor.is_acked(x.position)]
+            end.redelivers |= bool(positions)
+            if positions or (is_last and end.redelivers):
+                self._effects.append(RedeliverAborted(positions, is_last))
+        if is_last and end.number:
+            self._effects.append(EndApplied(end.number))
+
+    def _release(self, acks: Iterable[PendingAck]) -> None:
+        for ack in acks:
+            ledger_id, entry_id = ack.position
             entries = self._pending[ledger_id]
             mask, size = entries[entry_id]
             if mask := mask & ~ack.mask:
@@ -369,8 +450,6 @@ class PendingAcks:
                 del entries[entry_id]
                 if not entries:
                     del self._pending[ledger_id]
-        if self._cumulative == transaction:
-            self._cumulative = None
 
     # --- the log
 
@@ -388,22 +467,25 @@ class PendingAcks:
             del self._ends[end.transaction]
             self.committed_count += end.commit
             self.aborted_count += not end.commit
-            self._ended(end.transaction, end.acks, commit=end.commit)
+            self._begin_applying(end)
         self._go_on_cutting()
 
     def replay(self, record: PendingAckRecord, position: Position) -> None:
         """Take a record of an earlier load, in the log's order, before any other call.
 
         Pulsar's brokers record refused acknowledgements as well; what is pending in front of one
-        tells that it was refused. A record that was copied at a cut says nothing new.
+        tells that it was refused. A record that was copied at a cut says nothing new. An end may
+        leave something for ``apply_more``; the next record does that first.
         """
+        while self._applying:
+            self.apply_more()
         self._last = position
         self._weight += 1 + len(record.positions)
         transaction = TransactionId(record.mostBits, record.leastBits)
         if record.operation != _ACK:
             if (acks := self._open.pop(transaction, None)) is not None:
                 self._live -= acks.weight
-                self._ended(transaction, acks, commit=record.operation == _COMMIT)
+                self._begin_applying(_End(0, transaction, acks, record.operation == _COMMIT))
             return
         for ack in map(_ack_of, record.positions):
             ledger_id, entry_id = ack.position
@@ -414,7 +496,7 @@ class PendingAcks:
                 self._hold(transaction, ack)
 
     def on_replayed(self, before: "PendingAcks | None" = None) -> None:
-        """All records of the log were taken.
+        """All records of the log were taken, and no end is being applied.
 
         Args:
             before: of the same subscription, when the log wasn't open; it was told of ends.
@@ -465,7 +547,11 @@ class PendingAcks:
         self._store_if_copied(cut)
 
     def _store_if_copied(self, cut: _Cut) -> None:
-        if self._recorded >= cut.copied and not cut.is_storing:
+        if self._recorded < cut.copied or cut.is_storing:
+            return
+        oldest = next(iter(self._applying.values()), None)
+        # Its record goes with the log: what isn't applied yet would be lost with it.
+        if oldest is None or oldest.number > cut.after:
             cut.is_storing = True
             self._effects.append(StoreCursor())
 
@@ -490,7 +576,7 @@ class PendingAcks:
     @property
     def transactions(self) -> list[TransactionId]:
         """Those that haven't ended."""
-        return [*self._open, *self._ends]
+        return [*self._open, *self._ends, *self._applying]
 
     def cumulative_of(self, transaction: TransactionId) -> Position | None:
         """Up to where it has acknowledged cumulatively, if it has."""
@@ -527,7 +613,8 @@ class PendingAcks:
         else:
             wanted = _WHOLE
             is_pending = self.is_pending(position) and not self._left(position)
-        ended = ((end.transaction, end.acks) for end in self._ends.values())
+        ends = chain(self._ends.values(), self._applying.values())
+        ended = ((end.transaction, end.acks) for end in ends)
         for transaction, acks in chain(self._open.items(), ended):
             ack, last = acks.individual.get(position), acks.cumulative
             if is_pending and ack is not None and ack.mask & wanted:

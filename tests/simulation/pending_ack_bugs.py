@@ -6,7 +6,11 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from magnetar.broker.transaction.pending_acks import AcknowledgeCommitted, PendingAcks
+from magnetar.broker.transaction.pending_acks import (
+    AcknowledgeCommitted,
+    EndApplied,
+    PendingAcks,
+)
 from tests.simulation import test_pending_acks
 from tests.simulation.plant import Bugs, Plant
 
@@ -18,13 +22,13 @@ _bug: Final = BUGS.of("pending acks")
 def only_the_cumulative_one_is_committed(plant: Plant) -> None:
     """As Pulsar's brokers do while another transaction has acknowledged cumulatively."""
 
-    def ended(self: Any, transaction: Any, acks: Any, *, commit: bool) -> None:
-        if commit and self._cumulative not in (None, transaction):
-            self._release(transaction, acks)
-        else:
-            original(self, transaction, acks, commit=commit)
+    def apply(self: Any, end: Any) -> None:
+        others = self._cumulative not in (None, end.transaction)
+        original(self, end)
+        if end.commit and others:
+            self._effects = [x for x in self._effects if not isinstance(x, AcknowledgeCommitted)]
 
-    original: Callable[..., None] = plant.set(PendingAcks, "_ended", ended)
+    original: Callable[..., None] = plant.set(PendingAcks, "_apply", apply)
 
 
 @_bug
@@ -65,13 +69,13 @@ def the_cursor_moves_before_the_record(plant: Plant) -> None:
 
 @_bug
 def an_abort_sends_again_what_is_acknowledged(plant: Plant) -> None:
-    def ended(self: Any, transaction: Any, acks: Any, *, commit: bool) -> None:
+    def apply(self: Any, end: Any) -> None:
         cursor = self._cursor
         self._cursor = _NothingAcked()
-        original(self, transaction, acks, commit=commit)
+        original(self, end)
         self._cursor = cursor
 
-    original: Callable[..., None] = plant.set(PendingAcks, "_ended", ended)
+    original: Callable[..., None] = plant.set(PendingAcks, "_apply", apply)
 
 
 class _NothingAcked:
@@ -86,6 +90,58 @@ def a_cut_does_not_wait_for_the_cursor(plant: Plant) -> None:
             self.on_cursor_stored(stored=True)
 
     plant.set(PendingAcks, "_store_if_copied", store)
+
+
+@_bug
+def a_cut_does_not_wait_for_the_last_slice(plant: Plant) -> None:
+    def store(self: Any, cut: Any) -> None:
+        applying, self._applying = self._applying, {}
+        original(self, cut)
+        self._applying = applying
+
+    original: Callable[..., None] = plant.set(PendingAcks, "_store_if_copied", store)
+
+
+@_bug
+def the_first_slice_answers(plant: Plant) -> None:
+    def apply(self: Any, end: Any) -> None:
+        original(self, end)
+        if end.left and end.number:
+            self._effects.append(EndApplied(end.number))
+
+    original: Callable[..., None] = plant.set(PendingAcks, "_apply", apply)
+
+
+@_bug
+def what_is_being_applied_is_not_known_any_more(plant: Plant) -> None:
+    """Whoever asks for the end again is answered before it is done."""
+
+    def end(self: Any, transaction: Any, *, commit: bool) -> int:
+        number: int = original(self, transaction, commit=commit)
+        return 0 if transaction in self._applying else number
+
+    original: Callable[..., int] = plant.set(PendingAcks, "_end", end)
+
+
+@_bug
+def the_first_slice_releases_all(plant: Plant) -> None:
+    def apply(self: Any, end: Any) -> None:
+        original(self, end)
+        self._release([x for x in end.acks.individual.values() if x.position in end.left])
+        end.left.clear()
+        self._applying.pop(end.transaction, None)
+
+    original: Callable[..., None] = plant.set(PendingAcks, "_apply", apply)
+
+
+@_bug
+def the_next_record_is_replayed_before_the_last_slice(plant: Plant) -> None:
+    def replay(self: Any, record: Any, position: Any) -> None:
+        applying, self._applying = self._applying, {}
+        original(self, record, position)
+        self._applying = {**applying, **self._applying}
+
+    original: Callable[..., None] = plant.set(PendingAcks, "replay", replay)
 
 
 @_bug

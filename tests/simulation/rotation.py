@@ -91,6 +91,8 @@ NEAR: Final[dict[str, int]] = {
     "an_unknown_code_is_a_denial": 123,
     "the_first_reply_is_of_the_whole_request": 183,
     "digests_are_not_checked": 36,
+    "the_next_record_is_replayed_before_the_last_slice": 67,
+    "a_cut_does_not_wait_for_its_copies": 134,
     "the_old_ledger_is_deleted_first": 20,
     "the_horizon_moves_before_the_ledger_is_named": 118,
     "the_ledger_goes_when_it_is_not_known_whether_the_cursor_names_it": 348,

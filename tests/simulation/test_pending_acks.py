@@ -7,7 +7,9 @@ After each step:
 - what a commit was answered for is acknowledged, whatever crashed since, until a reset;
 - nothing is acknowledged that no client acknowledged, or whose transaction wasn't committed;
 - what waits for the end of a transaction is what the durable records say, and isn't delivered;
-- an abort sends again what was pending and isn't acknowledged, and nothing else.
+- an abort sends again what was pending and isn't acknowledged, and nothing else;
+- an end is applied in slices, of which each is small, and answered with the last one; what isn't
+  applied yet is pending; a crash between two loses nothing of it.
 
 And a log whose records are durable is never longer than a few times what is live.
 Replay one seed: MAGNETAR_SEED=41 MAGNETAR_SEEDS=1 pytest FILE
@@ -27,6 +29,7 @@ from magnetar.broker.transaction import pending_acks
 from magnetar.broker.transaction.pending_acks import (
     AcknowledgeCommitted,
     AppendRecord,
+    EndApplied,
     PendingAck,
     PendingAcks,
     RedeliverAborted,
@@ -38,6 +41,7 @@ from magnetar.broker.transaction.transaction_records_pb2 import PendingAckRecord
 from magnetar.managed_ledger.cursor.ack_state import AckState, mask_to_words
 from magnetar.managed_ledger.managed_ledger_info import LedgerOffsets
 from magnetar.managed_ledger.position import Position
+from tests.simulation.plant import Plant, planted
 from tests.simulation.simulator import seeds
 
 STEPS = 300
@@ -45,6 +49,7 @@ BATCH = 4
 LOG = LedgerOffsets([(1, 8), (2, 8)])
 ENTRIES = [(ledger_id, entry_id) for ledger_id in (1, 2) for entry_id in range(8)]
 _CUT_WEIGHT_MIN = 12
+_APPLIED_AT_ONCE = 2
 
 Message = tuple[Position, int]
 
@@ -127,7 +132,11 @@ class World:
         self.ended: set[TransactionId] = set()  # what this load was told
         self.watermark = -1
         self.newest = 0
-        self.must: set[Message] = set()  # answered commits
+        # Ends that are durable and not applied yet: what they hold, and what a commit acknowledges.
+        self.applying: dict[TransactionId, tuple[End, set[Message]]] = {}
+        self.asked: dict[int, TransactionId] = {}  # whose end isn't answered, by number
+        self.forgotten = 0  # records of before the last reset
+        self.must: set[Message] = set()  # answered commits, and those of a log that was read
         self.may: set[Message] = set()
 
     # --- steps
@@ -139,6 +148,7 @@ class World:
             self.end: 12,
             self.ack_plainly: 3,
             self.record: 30,
+            self.apply_more: 15,
             self.store: 20,
             self.write_cursor: 3,
             self.lose_end: 1,
@@ -252,12 +262,17 @@ class World:
             if (each == transaction or each.least <= low) and not self.is_ending(each)
         ]
         self.ended.add(transaction)
+        is_open = transaction in self.model.open or transaction in self.applying
         number = self.acks.end(transaction, commit=commit, low_watermark=low)
-        assert (number > 0) == (transaction in self.model.open)
+        assert (number > 0) == is_open, "answered before it is applied"
+        if number:
+            assert self.asked.setdefault(number, transaction) == transaction
         self.perform(*ends)
 
     def is_ending(self, transaction: TransactionId) -> bool:
-        return any(isinstance(x, End) and x.transaction == transaction for _, x in self.appending)
+        return transaction in self.applying or any(
+            isinstance(x, End) and x.transaction == transaction for _, x in self.appending
+        )
 
     def lose_end(self) -> None:
         """It never comes here; a later one tells by its low watermark."""
@@ -292,6 +307,8 @@ class World:
                     self.commit(individual, cumulative)
                 case RedeliverAborted():
                     raise AssertionError("redelivered, and no abort was recorded")
+                case EndApplied(number):
+                    self.answer(number)
                 case StoreCursor():
                     self.storing = True
                 case TrimPendingAckLog(upto):
@@ -314,20 +331,42 @@ class World:
             return
         record, said = self.appending.popleft()
         self.log.append((record, said))
-        again: set[Position] = set()
         if isinstance(said, End):
-            if said.commit:
-                self.must |= self.model.acked_by(said.transaction)
-            else:
-                held = {at for at, _ in self.model.of(said.transaction)}
-                again = {at for at in held if not self.cursor.is_acked(at)}
-            self.model.apply(said)
+            self.applying[said.transaction] = (said, self.model.acked_by(said.transaction))
         self.acks.on_recorded((9, len(self.log) - 1))
+        self.follow(said.transaction if isinstance(said, End) else None)
+
+    def apply_more(self) -> None:
+        """The next turn of the loop."""
+        if self.acks.is_applying:
+            self.acks.apply_more()
+            self.follow(next(iter(self.applying)))
+
+    def follow(self, transaction: TransactionId | None) -> None:
+        """What is released now belongs to this transaction, and is acknowledged or sent again."""
+        held = self.model.holders
+        released = {each for each in held if not self.acks.is_pending(*each)}
+        assert {held[each] for each in released} <= {transaction}, "released before its end"
+        assert len({at for at, _ in released}) <= _APPLIED_AT_ONCE, "not a slice"
+        self.model.holders = {x: y for x, y in held.items() if x not in released}
+        again: set[Position] = set()
+        if transaction is not None and not self.applying[transaction][0].commit:
+            again = {at for at, _ in released if not self.cursor.is_acked(at)}
         effects = self.acks.take_effects()
         sent = [at for x in effects if isinstance(x, RedeliverAborted) for at in x.positions]
         assert sorted(sent) == sorted(again), "redelivered"
         self.acks._effects = [x for x in effects if not isinstance(x, RedeliverAborted)]
+        if transaction is not None and transaction not in self.acks.transactions:
+            said, acked = self.applying.pop(transaction)
+            assert not self.model.of(transaction), "it has not ended"
+            self.model.apply(said)
+            if said.commit:
+                self.must |= acked
         self.perform()
+
+    def answer(self, number: int) -> None:
+        transaction = self.asked.pop(number, None)
+        assert transaction not in self.applying, "answered before the last slice"
 
     def store(self) -> None:
         """The answer to a write of the cursor that was asked for."""
@@ -359,16 +398,24 @@ class World:
 
     def load(self) -> None:
         self.appending.clear()
+        self.applying.clear()
+        self.asked.clear()
         self.storing, self.watermark = False, -1
         self.ended.clear()
         self.first = self.rng.choice([self.first, self.durable_first])
         self.durable_first = self.first
         self.model = Model()
-        for _, said in self.log:
+        for number, (_, said) in enumerate(self.log):
+            if isinstance(said, End) and said.commit and number >= self.forgotten:
+                self.must |= self.model.acked_by(said.transaction)
             self.model.apply(said)
         self.acks = PendingAcks(self.cursor)
         for number, (record, _) in enumerate(self.log[self.first :], self.first):
             self.acks.replay(record, (9, number))
+            while self.acks.is_applying and self.rng.random() < 0.5:
+                self.acks.apply_more()
+        while self.acks.is_applying:
+            self.acks.apply_more()
         for effect in self.acks.take_effects():
             if isinstance(effect, AcknowledgeCommitted):
                 self.commit(effect.individual, effect.cumulative)
@@ -389,11 +436,13 @@ class World:
         self.cursor.adopt(image)
         self.must = {(x, n) for x in ENTRIES if x < at for n in range(size_of(x))}
         self.may = set(self.must)
+        self.forgotten = len(self.log)
 
     def finish(self) -> None:
         """Storage answers everything."""
         while self.appending or self.acks.is_cutting:
             self.record()
+            self.apply_more()
             self.store()
             if not (self.appending or self.storing) and self.acks.is_cutting:
                 self.acks.cut()
@@ -406,6 +455,10 @@ class World:
         return sum(1 + len(record.positions) for record, _ in self.log[self.first :])
 
     def heal(self) -> None:
+        while self.appending or self.acks.is_applying:
+            self.record()
+            self.apply_more()
+        assert not self.asked, "never answered"
         self.finish()
         self.check()
 
@@ -426,15 +479,17 @@ def _is_about(record: PendingAckRecord, said: Ack | End) -> bool:
     return same and kind == isinstance(said, Ack)
 
 
+def _small(plant: Plant) -> None:
+    plant.set(pending_acks, "CUT_WEIGHT_MIN", _CUT_WEIGHT_MIN)
+    plant.set(pending_acks, "APPLIED_AT_ONCE", _APPLIED_AT_ONCE)
+
+
 def run(seed: int) -> None:
     world = World(seed)
-    before, pending_acks.CUT_WEIGHT_MIN = pending_acks.CUT_WEIGHT_MIN, _CUT_WEIGHT_MIN  # type: ignore[misc]
-    try:
+    with planted(_small):
         for _ in range(STEPS):
             world.step()
         world.heal()
-    finally:
-        pending_acks.CUT_WEIGHT_MIN = before  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("seed", seeds(80))

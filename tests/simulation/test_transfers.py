@@ -18,6 +18,7 @@ def small(plant: Plant) -> None:
     plant.set(buffer, "SNAPSHOT_ENTRIES", 12)
     plant.set(buffer, "SEALED_COUNT", 4)
     plant.set(pending_acks, "CUT_WEIGHT_MIN", 12)
+    plant.set(pending_acks, "APPLIED_AT_ONCE", 1)
 
 
 def run_transfers(seed: int) -> TransferWorld:

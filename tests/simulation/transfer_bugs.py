@@ -66,10 +66,11 @@ def subscriptions_are_not_told_of_an_end(plant: Plant) -> None:
 
 @_bug
 def an_abort_acknowledges(plant: Plant) -> None:
-    def ended(self: Any, transaction: Any, acks: Any, *, commit: bool) -> None:
-        old(self, transaction, acks, commit=True)
+    def begin(self: Any, end: Any) -> None:
+        end.commit = True
+        old(self, end)
 
-    old = plant.set(PendingAcks, "_ended", ended)
+    old = plant.set(PendingAcks, "_begin_applying", begin)
 
 
 @_bug

@@ -34,6 +34,7 @@ from magnetar.broker.transaction.markers import SNAPSHOT, end_marker, snapshot_i
 from magnetar.broker.transaction.pending_acks import (
     AcknowledgeCommitted,
     AppendRecord,
+    EndApplied,
     PendingAck,
     PendingAcks,
     RedeliverAborted,
@@ -189,10 +190,13 @@ class SimulatedTopic:
         self._recording = deque[PendingAckRecord]()
         self._recorded = 0
         self._waiting: list[tuple[int, Callable[[], None]]] = []
+        self._ending: list[tuple[int, Callable[[], None]]] = []
         self._is_storing_cursor = False
         self._acks = PendingAcks(self._cursor)
         for number in range(self._first_record, len(self._records)):
             self._acks.replay(self._records[number], (_PENDING_LOG, number))
+            while self._acks.is_applying:
+                self._acks.apply_more()
         self._acks.on_replayed()
         self.begin_session()
         self._perform()
@@ -241,7 +245,10 @@ class SimulatedTopic:
             self._look()
             stored()
             self._look()
-        if self._recording:
+        if self._acks.is_applying and self._world.rng.random() < 0.5:
+            self._acks.apply_more()
+            self._perform()
+        elif self._recording:
             self._records.append(self._recording.popleft())
             self._recorded += 1
             self._acks.on_recorded((_PENDING_LOG, len(self._records) - 1))
@@ -346,13 +353,14 @@ class SimulatedTopic:
         self, name: TransactionId, low_watermark: int, done: Callable[[], None], *, commit: bool
     ) -> None:
         number = self._acks.end(name, commit=commit, low_watermark=low_watermark)
+        if number:
+            self._ending.append((number, done))
         self._perform()
-        if number <= self._recorded:
+        if not number:
             done()
-        else:
-            self._waiting.append((number, done))
 
     def _perform(self) -> None:
+        ended: list[int] = []
         for effect in self._acks.take_effects():
             match effect:
                 case AppendRecord(record):
@@ -362,10 +370,15 @@ class SimulatedTopic:
                         self._cursor.ack_batch(ack.position, mask_to_words(ack.left))
                 case RedeliverAborted(positions):
                     self._given.difference_update(entry_id for _, entry_id in positions)
+                case EndApplied(number):
+                    ended.append(number)
                 case StoreCursor():
                     self._is_storing_cursor = True
                 case TrimPendingAckLog(upto):
                     self._first_record = upto[1] + 1
+        for number, done in [x for x in self._ending if x[0] in ended]:
+            self._ending.remove((number, done))
+            done()
 
 
 # --- the coordinator

@@ -5,6 +5,7 @@ Names in brackets are scenarios that Apache Pulsar 4.2.4 was asked.
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from magnetar.broker.errors import (
     InvalidTransactionStatusError,
     NotAllowedError,
     PersistenceError,
+    ServiceNotReadyError,
     SubscriptionFencedError,
     TransactionConflictError,
 )
@@ -474,3 +476,111 @@ async def test_what_an_earlier_subscription_left_is_not_of_this_one(broker: Brok
     await ack(broker, Y, positions[0])
     await end(broker, Y, commit=True)
     assert (await subscription_of(broker)).backlog == 4
+
+
+async def half_ended(
+    broker: Broker, positions: Sequence[Position], *, commit: bool
+) -> "tuple[PersistentSubscription, asyncio.Future[Any]]":
+    """X has acknowledged all of them, and its end is durable, but not applied as a whole."""
+    subscription = await subscription_of(broker)
+    await ack(broker, X, *positions)
+    ended = asyncio.get_running_loop().create_future()
+    assert subscription.end_nowait(X, -1, ended.set_result, commit=commit)
+    assert subscription.transactions is not None
+    core = subscription.transactions.log.core
+    for _ in range(100):
+        await asyncio.sleep(0)
+        if 0 < len(core.positions) < len(positions):
+            assert not ended.done()
+            return subscription, ended
+    raise AssertionError("it is applied at once, or never")
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_an_end_of_many_takes_several_turns(broker: Broker, commit: bool) -> None:
+    positions = await filled(broker, 1000)
+    subscription, ended = await half_ended(broker, positions, commit=commit)
+    assert subscription.transactions is not None
+    core, left = subscription.transactions.log.core, [1000]
+    again = asyncio.get_running_loop().create_future()
+    assert subscription.end_nowait(X, -1, again.set_result, commit=commit)
+    while not ended.done():
+        assert not again.done()
+        left.append(len(core.positions))
+        await asyncio.sleep(0)
+    assert again.result() is None
+    assert max(x - y for x, y in pairwise(left)) <= 200
+    assert core.positions == []
+    assert subscription.backlog == (0 if commit else 1000)
+
+
+async def test_an_exclusive_consumer_gets_all_again_once(broker: Broker) -> None:
+    """However many slices the abort takes."""
+    positions = await filled(broker, 1000)
+    consumer, sink = await consume(broker, EXCLUSIVE)
+    consumer.subscription.flow(consumer, 5000)
+    await eventually(lambda: len(sink.got) == 1000)
+    _, ended = await half_ended(broker, positions, commit=False)
+    assert await ended is None
+    await settle()
+    assert sink.got == positions * 2
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_an_unload_between_slices(broker: Broker, commit: bool) -> None:
+    positions = await filled(broker, 1000)
+    _, ended = await half_ended(broker, positions, commit=commit)
+    await reload(broker)
+    assert isinstance(await ended, ServiceNotReadyError), "the coordinator asks again"
+    subscription = await subscription_of(broker)
+    assert subscription.backlog == (0 if commit else 1000)
+    await end(broker, X, commit=commit)
+    assert subscription.transactions is not None
+    assert subscription.transactions.log.core.positions == []
+
+
+async def test_a_failed_append_between_slices(broker: Broker) -> None:
+    positions = await filled(broker, 1000)
+    subscription, ended = await half_ended(broker, positions[1:], commit=True)
+    broker.ledgers.open_ledgers[LOG].fence(RuntimeError("for the test"))
+    with pytest.raises(PersistenceError):
+        await ack(broker, Y, positions[0])
+    assert isinstance(await ended, PersistenceError)
+    await end(broker, X, commit=True)
+    assert subscription.backlog == 1
+
+
+async def test_a_reset_between_slices(broker: Broker) -> None:
+    """All of the end is in front of it."""
+    positions = await filled(broker, 1000)
+    subscription, ended = await half_ended(broker, positions, commit=True)
+    await subscription.reset(positions[1])
+    assert ended.result() is None
+    for _ in range(2):
+        assert (await subscription_of(broker)).backlog == 999
+        await reload(broker)
+
+
+async def test_a_cleared_backlog_between_slices(broker: Broker) -> None:
+    positions = await filled(broker, 1000)
+    consumer, sink = await consume(broker)
+    subscription, ended = await half_ended(broker, positions, commit=False)
+    sent = len(sink.got)
+    subscription.clear_backlog()
+    assert await ended is None
+    consumer.subscription.flow(consumer, 5000)
+    await settle()
+    assert subscription.backlog == 0
+    assert len(sink.got) - sent <= 200, "of the slice in front of it"
+
+
+@pytest.mark.parametrize("of", ["subscription", "topic"])
+async def test_a_deletion_between_slices(broker: Broker, of: str) -> None:
+    positions = await filled(broker, 1000)
+    subscription, ended = await half_ended(broker, positions, commit=True)
+    if of == "subscription":
+        await subscription.delete()
+    else:
+        await subscription.topic.delete()
+    assert isinstance(await ended, ServiceNotReadyError)
+    assert not await broker.ledgers.exists(LOG)
