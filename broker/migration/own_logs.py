@@ -11,7 +11,7 @@ from magnetar.broker.resources.resources import MANAGED_LEDGERS
 from magnetar.broker.transaction.buffer import TopicTransactionBuffer
 from magnetar.broker.transaction.buffer_recovery import TRANSACTIONS_PROPERTY, recover_buffer
 from magnetar.broker.transaction.coordinator import Coordinator
-from magnetar.broker.transaction.pending_ack_log import pending_ack_log_name
+from magnetar.broker.transaction.pending_ack_log import PENDING_ACKS, pending_ack_log_name
 from magnetar.managed_ledger.cursor.cursor_image import CursorImage
 from magnetar.managed_ledger.cursor.cursor_store import NO_LEDGER
 from magnetar.managed_ledger.managed_ledger_info import ManagedLedgerInfo
@@ -74,8 +74,12 @@ class OwnLogs:
     async def with_committed(
         self, topic_log: str, cursor: str, image: CursorImage, counts: Mapping[int, int]
     ) -> CursorImage:
-        """A cursor's position with what transactions have acknowledged and committed."""
-        name = pending_ack_log_name(topic_log, cursor)
+        """A cursor's position with what transactions have acknowledged and committed.
+
+        REQUIRES: it has the property `PENDING_ACKS`.
+        """
+        naming = (image.properties or {})[PENDING_ACKS]
+        name = pending_ack_log_name(topic_log, cursor, naming)
         if (stored := await read_stored(self._store, name)) is None:
             return image
         log = self.log(name, await self.ended(stored.info))

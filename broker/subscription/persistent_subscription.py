@@ -131,12 +131,12 @@ class PersistentSubscription(Subscription):
         self.marked_replicated = _REPLICATED in cursor.state.properties
         # What each position of the cursor has, whatever consumers store with theirs.
         self._own_properties: dict[str, int] = {
-            x: 1 for x in _OWN_PROPERTIES if x in cursor.state.properties
+            x: y for x, y in cursor.state.properties.items() if x in _OWN_PROPERTIES
         } or NO_ITEMS
         self.transactions: TransactionalAcks | None = None
         """There once a transaction has acknowledged something, now or in an earlier load."""
-        if PENDING_ACKS in self._own_properties:
-            self.transactions = TransactionalAcks(self, is_new=False)
+        if (naming := self._own_properties.get(PENDING_ACKS)) is not None:
+            self.transactions = TransactionalAcks(self, naming)
         self._core: Dispatcher | None = None
         self._dispatcher: AsyncDispatcher | None = None
         self._compacted_view: CompactedView | None = None
@@ -169,20 +169,21 @@ class PersistentSubscription(Subscription):
             )
         self.marked_replicated = replicated
         try:
-            await self.keep_property(_REPLICATED, kept=replicated)
+            await self.keep_property(_REPLICATED, 1 if replicated else None)
         except SubscriptionFencedError:
             self.marked_replicated = not replicated
             raise
 
-    async def keep_property(self, name: str, *, kept: bool) -> None:
-        """Store whether each position of the cursor has it.
+    async def keep_property(self, name: str, value: int | None) -> None:
+        """Store what each position of the cursor has as this property; None: nothing.
 
         Raises:
             PersistenceError: perhaps not stored. SubscriptionFencedError: not stored.
         """
         before = self._own_properties
         # At once: what is acknowledged meanwhile must not remove it.
-        self._own_properties = {x: 1 for x in before if x != name} | ({name: 1} if kept else {})
+        kept = {} if value is None else {name: value}
+        self._own_properties = {x: y for x, y in before.items() if x != name} | kept
         stored = {x: y for x, y in self.cursor.state.properties.items() if x != name}
         try:
             with cursor_errors(self.name):
@@ -452,7 +453,7 @@ class PersistentSubscription(Subscription):
 
     def _begin_transactions(self) -> TransactionalAcks:
         if self.transactions is None:
-            self.transactions = TransactionalAcks(self, is_new=True)
+            self.transactions = TransactionalAcks(self)
             if self._dispatcher is not None:
                 self._dispatcher.cover_cursor(self.transactions.cover)
         return self.transactions

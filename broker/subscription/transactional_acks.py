@@ -12,6 +12,7 @@ from magnetar.broker.errors import BrokerError, NotAllowedError
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.subscription import SINGLE_ACTIVE, AckDone, after
 from magnetar.broker.transaction.pending_ack_log import (
+    OWN_NAME,
     PENDING_ACKS,
     PendingAckLog,
     pending_ack_log_name,
@@ -31,13 +32,16 @@ class TransactionalAcks:
     """There is one once a transaction has acknowledged something, in this load or an earlier one,
     or has ended without having done so."""
 
-    def __init__(self, subscription: PersistentSubscription, *, is_new: bool) -> None:
+    def __init__(self, subscription: PersistentSubscription, naming: int | None = None) -> None:
+        """Args:
+        naming: how the log is named; None: there is none yet.
+        """
         self._subscription = subscription
         self.cursor = subscription.cursor
         service, ledger = subscription.topic.service, subscription.ledger
-        name = pending_ack_log_name(ledger.name, subscription.name)
+        name = pending_ack_log_name(ledger.name, subscription.name, naming or OWN_NAME)
         self.log = PendingAckLog(
-            *(self, name, service.ledgers, ledger.config, service.run), is_new=is_new
+            *(self, name, service.ledgers, ledger.config, service.run), is_new=naming is None
         )
 
     def cover(self, cursor: CursorView) -> CursorView:
@@ -133,7 +137,7 @@ class TransactionalAcks:
     # --- what follows of the log, see `CommittedAcks`
 
     async def note_pending_acks(self) -> None:
-        await self._subscription.keep_property(PENDING_ACKS, kept=True)
+        await self._subscription.keep_property(PENDING_ACKS, OWN_NAME)
 
     def acknowledge_committed(
         self, individual: Sequence[PendingAck], cumulative: PendingAck | None

@@ -48,20 +48,29 @@ from magnetar.metadata.paths import encode_name
 logger = logging.getLogger(__name__)
 
 PENDING_ACKS: Final = "pulsar.subscription.pending.acks"
-"""Property of the cursor's position; 1: a transaction has acknowledged something, at some time."""
+"""Property of the cursor's position, if a transaction has acknowledged something, at some time.
+Its value says how the log is named."""
+PULSARS_NAME: Final = 1
+"""As Pulsar's brokers name it, and ours did until 2026-11. Subscription a-b of topic t has the same
+as subscription b of topic t-a."""
+OWN_NAME: Final = 2
+"""No other subscription's log can have it."""
 _CURSOR: Final = "__pending_ack_state"
 _WITHOUT_HEADS: Final = HeadsInFront(0)
 _READ_ENTRIES: Final = 1_000
 _READ_BYTES: Final = 1 << 20
 
 
-def pending_ack_log_name(topic_log: str, subscription: str) -> str:
-    """Name of the managed ledger, as Pulsar has it.
+def pending_ack_log_name(topic_log: str, subscription: str, naming: int = OWN_NAME) -> str:
+    """Name of the managed ledger.
 
     Args:
         topic_log: name of the topic's managed ledger.
+        naming: value of `PENDING_ACKS`.
     """
-    return f"{topic_log}-{encode_name(subscription)}{PENDING_ACK_SUFFIX}"
+    # No encoded name has "%2D": "-" stays as it is, and "%" is written as "%25".
+    separator = "-" if naming == PULSARS_NAME else "%2D"
+    return f"{topic_log}{separator}{encode_name(subscription)}{PENDING_ACK_SUFFIX}"
 
 
 class CommittedAcks(Protocol):

@@ -157,7 +157,7 @@ async def test_what_its_topic_and_subscription_know(
     acks = await ask(client, f"pendingAckStats/{subscription}?lowWaterMarks=true")
     assert (acks["state"], acks["ongoingTxnSize"], acks["lowWaterMarks"]) == ("Ready", 1, {})
     log = (await ask(client, f"pendingAckInternalStats/{subscription}"))["pendingAckLogStats"]
-    assert log["managedLedgerName"].endswith(f"t-{SUBSCRIPTION}__transaction_pending_ack")
+    assert log["managedLedgerName"].endswith(f"t%2D{SUBSCRIPTION}__transaction_pending_ack")
     for entry, state in (
         (first, "PendingAck"),
         (second, "NotInPendingAck"),

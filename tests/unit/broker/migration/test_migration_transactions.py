@@ -30,7 +30,12 @@ from magnetar.broker.transaction.buffer import SEALED_COUNT, TopicTransactionBuf
 from magnetar.broker.transaction.buffer_recovery import (
     TRANSACTIONS_PROPERTY,
 )
-from magnetar.broker.transaction.pending_ack_log import PENDING_ACKS
+from magnetar.broker.transaction.pending_ack_log import (
+    OWN_NAME,
+    PENDING_ACKS,
+    PULSARS_NAME,
+    pending_ack_log_name,
+)
 from magnetar.broker.transaction.topic_transactions import TRANSACTION_PROPERTIES
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.broker.transaction.transaction_records_pb2 import TransactionSnapshot
@@ -136,7 +141,7 @@ async def put_own_log(cluster: Cluster, name: str, ledger_id: int, cursor: str =
         await cluster.ours.put(f"{path}/{cursor}", encode_node(CursorNode(EARLIEST), "x"))
 
 
-async def work(cluster: Cluster) -> None:
+async def work(cluster: Cluster, naming: int = OWN_NAME) -> None:
     """As our brokers would have left it: one more aborted, one committed, one acknowledged."""
     entries = [entry(50), entry(51), entry(51, ABORT), entry(50, COMMIT), entry(None)]
     cluster.ledgers.put(900, entries)
@@ -146,9 +151,9 @@ async def work(cluster: Cluster) -> None:
     for each in acks:
         each.mostBits, each.leastBits = 3, 52
     cluster.ledgers.put(901, [each.SerializeToString() for each in acks])
-    await put_own_log(cluster, f"{OURS}-s%2Bb__transaction_pending_ack", 901)
+    await put_own_log(cluster, pending_ack_log_name(OURS, "s+b", naming), 901)
     path = f"{LOGS}/paid/s%2Bb"
-    node = CursorNode((LOG, 6), properties={PENDING_ACKS: 1, "n": 2})
+    node = CursorNode((LOG, 6), properties={PENDING_ACKS: naming, "n": 2})
     await cluster.ours.put(path, encode_node(node, "x"))
     records = [
         Record(operation=Record.NEW, mostBits=3, leastBits=52, maxLocalTxnId=1052),
@@ -347,9 +352,10 @@ async def test_back_without_a_change(cluster: Cluster) -> None:
     assert not log_node(nodes[f"{LOGS}/paid"], "").properties
 
 
-async def test_what_was_done_meanwhile(cluster: Cluster) -> None:
+@pytest.mark.parametrize("naming", [PULSARS_NAME, OWN_NAME])
+async def test_what_was_done_meanwhile(cluster: Cluster, naming: int) -> None:
     await cluster.forward().run()
-    await work(cluster)
+    await work(cluster, naming)
     report = await cluster.backward().run()
     assert not report.findings
     assert await told(cluster) == GONE | {TransactionId(3, 51)}

@@ -20,6 +20,7 @@ from magnetar.broker.errors import (
 )
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.subscription import transactional_acks
 from magnetar.broker.subscription.consumer import (
     EXCLUSIVE,
     KEY_SHARED,
@@ -29,6 +30,7 @@ from magnetar.broker.subscription.consumer import (
 )
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.broker.topic.persistent_topic import PersistentTopic
+from magnetar.broker.transaction.pending_ack_log import PULSARS_NAME, PendingAckLog
 from magnetar.broker.transaction.pending_acks import PendingAck, PendingAcks
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.managed_ledger.append_core import AppendDone
@@ -40,7 +42,7 @@ from tests.unit.broker.doubles import Broker, Client, message
 from tests.waiting import eventually
 
 NAME = TopicName.parse("persistent://public/default/t")
-LOG = "public/default/persistent/t-s__transaction_pending_ack"
+LOG = "public/default/persistent/t%2Ds__transaction_pending_ack"
 X, Y, Z = TransactionId(0, 1), TransactionId(0, 2), TransactionId(0, 3)
 
 
@@ -267,6 +269,43 @@ async def test_what_was_pending_survives_an_unload(broker: Broker) -> None:
     assert sink.got[3:] == positions[1:2]
     assert (await subscription_of(broker)).backlog == 4
     assert LOG in broker.ledgers.open_ledgers
+
+
+async def test_a_log_with_the_name_that_pulsar_gives_it_stays(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    positions = await filled(broker)
+    with monkeypatch.context() as before:
+        before.setattr(transactional_acks, "OWN_NAME", PULSARS_NAME)
+        await ack(broker, X, positions[0])
+    await reload(broker)
+    await ack(broker, Y, positions[1])
+    with pytest.raises(TransactionConflictError):
+        await ack(broker, Y, positions[0])
+    await end(broker, X, commit=True)
+    await reload(broker)
+    assert (await subscription_of(broker)).backlog == 4
+    assert LOG.replace("%2D", "-") in broker.ledgers.open_ledgers
+    assert not await broker.ledgers.exists(LOG)
+
+
+async def test_no_two_subscriptions_have_the_same_log(broker: Broker) -> None:
+    """As a-b of topic t and b of topic t-a have with Pulsar's names: the second one's first
+    transaction deleted what the first one had pending."""
+    logs = list[PendingAckLog]()
+    for topic, name in (("t", "a-b"), ("t-a", "b"), ("t-a-b", "-"), ("t-a", "b%2D")):
+        path = TopicName.parse(f"persistent://public/default/{topic}")
+        loaded = await broker.service.loader.load(path, create=True)
+        await loaded.create_subscription(name, EARLIEST)
+        subscription = loaded.subscriptions[name]
+        assert isinstance(subscription, PersistentSubscription)
+        done = asyncio.get_running_loop().create_future()
+        subscription.acknowledge_in_transaction(None, X, [], done.set_result)
+        assert await done is None
+        assert subscription.transactions is not None
+        logs.append(subscription.transactions.log)
+    assert len({log.name for log in logs}) == len(logs)
+    assert all(log.is_open for log in logs)
 
 
 async def test_a_transaction_whose_end_never_came(broker: Broker) -> None:
