@@ -34,6 +34,7 @@ from magnetar.broker.listener.pre_auth_acceptor import PreAuthAcceptor
 from magnetar.broker.listener.tls import TlsListener, listening_socket
 from magnetar.broker.listener.unauthenticated_limiter import UnauthenticatedLimiter
 from magnetar.broker.protocol.chunks import ByteBudget
+from magnetar.broker.protocol.decoded_entries import DecodedEntries
 from magnetar.broker.protocol.entry_header import make_header
 from magnetar.broker.rate_limits.rate_limiter import PublishRateLimiter, RateLimiter, broker_limiter
 from magnetar.broker.resources.cluster_documents import ClusterDocuments
@@ -200,7 +201,7 @@ class BrokerService:
             self.access = AccessControl(config, store, self.resources, self.connections)
             self.command_authorizer = CommandAuthorizer(self.access)
         self._quota, self.unauthenticated_limiter, self.limiters = _limiters_of(config)
-        self._connections_per_ip = Counter[str]()
+        self._connections_per_ip, self.decoded_entries = Counter[str](), DecodedEntries()
         self._paused: set[Connection | LocalProducer] = set()  # for the process's publish buffer
         self._tasks: set[asyncio.Task[Any]] = set()
         self._servers: list[asyncio.Server | PreAuthAcceptor] = []

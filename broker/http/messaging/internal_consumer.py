@@ -324,6 +324,11 @@ class InternalConsumer:
         that can't be is acknowledged, as the official clients do.
         """
         entry = QueuedEntry(source, (ledger_id, entry_id), redelivery_count, words)
+        decoded = self._service.decoded_entries
+        if self._unpacker is None and (known := decoded.find(body)) is not None:
+            if not self.add_messages(entry, known):
+                self.skip(entry)
+            return
         try:
             metadata, payload = open_entry(body)
             if metadata.encryption_keys and self.crypto_action != CONSUME:
@@ -339,6 +344,7 @@ class InternalConsumer:
                 self._unpack_later(entry, metadata, payload)
                 return
             messages = messages_of(metadata, payload, self._payload_bytes_max)
+            decoded.add(body, metadata, messages)
         except UndecodableEntryError as error:
             self.skip_broken(entry, error)
             return
