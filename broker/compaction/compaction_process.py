@@ -46,6 +46,10 @@ _NICE: Final = 5
 _STARVED_S: Final = 0.05
 """A piece takes some milliseconds, unless it waits for a processor."""
 
+_READ_BYTES_PER_S: Final = 200_000_000
+"""Of what it reads itself: the second pass would be many times as fast as the first one, and for
+others the broker would be busy with it all the time (decision 0094)."""
+
 Question: TypeAlias = tuple[int, int, int, Sequence[Buffer]]
 Answer: TypeAlias = tuple[int, int, list[Buffer]]
 """Status, number, entries."""
@@ -62,7 +66,8 @@ def serve(source: BinaryIO, partition: int, *, retains_keyless: bool) -> None:
     """
     die_with_parent()
     os.nice(_NICE)
-    work = CompactionWork(partition, retains_keyless=retains_keyless, read=RunReader().read)
+    reader = RunReader(_READ_BYTES_PER_S)
+    work = CompactionWork(partition, retains_keyless=retains_keyless, read=reader.read)
     threads = WorkThreads()
     with os.fdopen(1, "wb") as sink:
         while head := source.read(QUESTION.size):

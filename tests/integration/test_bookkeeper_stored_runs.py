@@ -6,9 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from magnetar.bookkeeper import codes, packet
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.open_bookie import open_bookie
+from magnetar.bookkeeper.bookie.storage import run_reader
+from magnetar.bookkeeper.bookie.storage.record_format import RECORD_HEADER_BYTES
 from magnetar.bookkeeper.bookie.storage.run_reader import RunReader
 from magnetar.bookkeeper.bookie_client import EntryFiles
 from magnetar.bookkeeper.transport import AddRequest, ReadRequest, StoredRun
@@ -176,4 +180,28 @@ async def test_the_process_that_compacts_reads_them_itself(
     newest = [((1, at), log[at]) for at in range(70, 100)]
     assert [decode_compacted(entry) for entry in kept] == newest
     process.kill()
+    await bookie.close()
+
+
+async def test_a_reader_with_a_rate_waits_where_it_is_ahead(
+    tmp_path: Path, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bookie = await Node(tmp_path, store, storage=STORAGE).start()
+    assert await add(bookie, 1, range(10), body) == codes.OK
+    await bookie.flush()
+    (run,) = await files_of(bookie).locate(1, 0, 9, ALL)
+    size = sum(run.sizes) + 10 * RECORD_HEADER_BYTES
+    now_s, waits_s = [100.0], list[float]()
+    monkeypatch.setattr(run_reader, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(run_reader, "sleep", waits_s.append)
+    reader = RunReader(size)  # a run a second
+    assert reader.read(run) is not None
+    assert waits_s == []
+    now_s[0] += 0.25
+    assert reader.read(run) is not None
+    assert waits_s == [0.75]
+    now_s[0] += 9
+    assert reader.read(run) is not None
+    assert waits_s == [0.75], "it is late: nothing is made up for"
+    reader.close()
     await bookie.close()

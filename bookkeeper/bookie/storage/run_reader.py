@@ -5,6 +5,7 @@ For small processes: imports little.
 
 import os
 from collections.abc import Sequence
+from time import monotonic, sleep
 from typing import Final
 
 from magnetar.bookkeeper.bookie.storage.record_format import (
@@ -22,13 +23,16 @@ _STEP_BYTES: Final = 128 * 1024
 class RunReader:
     """Keeps the last file open: the next run is most likely in it, too."""
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_per_s: int = 0) -> None:
+        """bytes_per_s: it waits where it would read faster; 0: never."""
         self._path, self._fd = "", -1
+        self._bytes_per_s, self._next_s = bytes_per_s, 0.0
 
     def read(self, run: StoredRun) -> list[memoryview] | None:
         """The entries' bodies, each of them checked; None: at least one isn't there any more."""
         sizes = run.sizes
         size = sum(sizes) + RECORD_HEADER_BYTES * len(sizes)
+        self._pace(size)
         try:
             data = self._bytes(run.path, run.offset, size)
             if not run.is_cached and _DONT_NEED is not None:
@@ -38,6 +42,14 @@ class RunReader:
         if count_intact_entries(data, sizes, run.ledger_id, run.first) < len(sizes):
             return None
         return _bodies(data, sizes)
+
+    def _pace(self, size: int) -> None:
+        if not self._bytes_per_s:
+            return
+        now_s = monotonic()
+        if now_s < self._next_s:
+            sleep(self._next_s - now_s)
+        self._next_s = max(now_s, self._next_s) + size / self._bytes_per_s
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -42,8 +42,10 @@ def locate(
 ) -> list[StoredRun]:
     """Where the index says that entries lie (any thread)."""
     found: list[StoredRun] = []
+    path, log_id = None, -1
     while first <= last and (run := storage.find_run(ledger_id, first)) is not None:
-        path = storage.file_system.absolute(log_path(run.log_id))
+        if run.log_id != log_id:
+            path, log_id = storage.file_system.absolute(log_path(run.log_id)), run.log_id
         end = min(last + 1, run.end)
         if 0 in (wanted := run.sizes[first - run.first : end - run.first]):
             end = first + list(wanted).index(0)
