@@ -29,6 +29,7 @@ from magnetar.broker.console.admin_api import (
 from magnetar.broker.errors import BrokerError
 from magnetar.broker.http.errors import response_of
 from magnetar.broker.http.middleware.audit import is_audited
+from magnetar.broker.http.streamed_answers import TAKEN
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -53,6 +54,7 @@ class LocalApi:
         content = b"" if body is None else orjson.dumps(body)
         answer = _Answer(content, self._left)
         scope = self._scope(method, path, encoded, bool(content))
+        taken = scope["state"][TAKEN] = list[Any]()
         try:
             await self._app.router(scope, answer.receive, answer.send)
         except ClientDisconnect:
@@ -67,6 +69,8 @@ class LocalApi:
         request_id = scope["state"].get("request_id", "")
         if is_audited(scope):
             self._app.state.audit_log.add(scope, answer.status, request_id)
+        if taken:
+            return taken[0]
         return value_of(answer.status, answer.content, f"{method} {path}", request_id)
 
     async def _left(self) -> Message:

@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 from magnetar.broker.console.admin_api import AdminError, get
 from magnetar.broker.console.formats import segment
 from magnetar.broker.console.source import NamespaceSums
 from magnetar.broker.console.views import Ask, Panel, View, panel, row_id
+
+ROWS_MAX: Final = 500
+"""Of a page: the field at its head finds the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +40,12 @@ async def namespaces(ask: Ask) -> View:
     sums = await panel("Namespaces", _sums(ask), lambda found: found)
     known = _rows(sums)
     tenants = await panel("Tenants", _tenants(ask, known), list)
+    names = sorted(known)
     content = {
         "tenants": tenants,
         "sums": sums,
-        "rows": [namespace_row(name, known) for name in sorted(known)],
+        "rows": [namespace_row(name, known) for name in names[:ROWS_MAX]],
+        "row_count": len(names),
     }
     return View("namespaces.html", "Namespaces", "namespaces", content)
 
@@ -79,8 +84,15 @@ async def tenant(ask: Ask) -> View:
     if names.error is not None and names.error.status == 404:
         text = {"text": names.error.reason}
         return View("message.html", "Nothing here", "namespaces", text, 404, live=0)
-    rows = [namespace_row(each, _rows(sums)) for each in sorted(names.value or ())]
-    content = {"name": name, "names": names, "rows": rows, "info": info, "sums": sums}
+    sorted_names = sorted(names.value or ())
+    content = {
+        "name": name,
+        "names": names,
+        "rows": [namespace_row(each, _rows(sums)) for each in sorted_names[:ROWS_MAX]],
+        "row_count": len(sorted_names),
+        "info": info,
+        "sums": sums,
+    }
     return View("tenant.html", name, "namespaces", content)
 
 

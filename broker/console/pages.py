@@ -37,6 +37,7 @@ from magnetar.broker.console.index_view import (
     sums_of,
     topic_rows,
 )
+from magnetar.broker.console.kept_order import KeptOrder
 from magnetar.broker.console.list_export import export_list
 from magnetar.broker.console.lists import (
     ASKED,
@@ -316,7 +317,7 @@ async def topic(ask: Ask) -> View:
         "partitions": partitions,
         "partition_rows": partition_rows(found),
         "counts": {
-            "subscriptions": len(figures.subscriptions),
+            "subscriptions": figures.subscription_count,
             "producers": figures.producers.total,
             **({"partitions": partitions} if partitions else {}),
             **({"schema": f"v{schema.value.version}"} if schema.value else {}),
@@ -336,7 +337,8 @@ def _clients_of(ask: Ask) -> ClientQuery:
     first = ask.query.get("first", "")
     is_number = first.isascii() and first.isdecimal() and len(first) < 10
     text = ask.query.get("client", "").strip()
-    return ClientQuery(ask.query.get("open", ""), text, int(first) if is_number else 0)
+    shown = KeptOrder.parse(ask.shown)
+    return ClientQuery(ask.query.get("open", ""), text, int(first) if is_number else 0, shown)
 
 
 async def _recent(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]:

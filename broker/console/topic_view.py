@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from magnetar.broker.console.kept_order import KeptOrder
 from magnetar.broker.console.views import row_id
 from magnetar.broker.dispatch.explanation import Reason, is_stall
+from magnetar.broker.protocol.topic_name import PARTITION_MARK
 
 if TYPE_CHECKING:
     from magnetar.broker.console.source import Deliveries
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 Json = Mapping[str, Any]
 T = TypeVar("T")
 
-ROWS_MAX: Final = 500
+ROWS_MAX: Final = 100
 """Of producers, of a subscription's consumers, and of subscriptions on a page."""
 _OPENED_MAX: Final = 10
 """Subscriptions that a page opens by itself."""
@@ -56,6 +59,8 @@ class ClientQuery:
     """A part of the name or the address, in any case."""
     first: int = 0
     """How many come before those of the page."""
+    shown: KeptOrder | None = None
+    """Of the subscriptions, as a browser shows them; None: it shows none yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,24 +168,16 @@ class TopicFigures:
     """Of the last one, as ``stats`` has it."""
     transactions: Transactions
     producers: Clients[ProducerRow]
+    consumers: int
+    subscription_count: int
     subscriptions: Sequence[SubscriptionRow]
-    """The one that is furthest behind first."""
-
-    @property
-    def consumers(self) -> int:
-        return sum(each.consumers.total for each in self.subscriptions)
-
-    @property
-    def shown(self) -> Sequence[SubscriptionRow]:
-        """Subscriptions of the page: the first ones, and what was opened of the others."""
-        others = self.subscriptions[ROWS_MAX:]
-        return [*self.subscriptions[:ROWS_MAX], *(each for each in others if each.is_open)]
-
-    @property
-    def behind(self) -> SubscriptionRow | None:
-        """The subscription with the largest backlog, if there is one."""
-        first = self.subscriptions[0] if self.subscriptions else None
-        return first if first is not None and first.backlog else None
+    """Of the page: those that are furthest behind, and the one that was opened."""
+    behind: SubscriptionRow | None
+    """The one with the largest backlog, if there is one."""
+    order: str
+    """Of the rows, see ``KeptOrder``."""
+    is_sorted: bool
+    """Whether they are in the order of backlogs still."""
 
 
 def listed_subscriptions(stats: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -206,15 +203,23 @@ def topic_figures(
     Args:
         explanations: by subscription; without one it has no reason.
     """
-    found = sorted(
-        stats.get("subscriptions", {}).items(),
-        key=lambda one: (-one[1].get("msgBacklog", 0), one[0]),
+    found: Mapping[str, Json] = stats.get("subscriptions", {})
+    fresh = heapq.nsmallest(
+        ROWS_MAX, found, key=lambda name: (-found[name].get("msgBacklog", 0), name)
     )
+    kept = KeptOrder.of([(name,) for name in fresh]) if query.shown is None else query.shown
+    names = [each[0] for each in kept.names if each[0] in found]
+    if not kept.names:  # they are too long: those that are among the first still
+        names = kept.arranged({row_id(name): name for name in fresh})
     stored = stats.get("storageSize", 0)
-    rows = [
-        _subscription(name, each, explanations.get(name, {}), query, stored, at < _OPENED_MAX)
-        for at, (name, each) in enumerate(found)
-    ]
+    rows = {
+        name: _subscription(name, found[name], explanations.get(name, {}), query, stored, at)
+        for at, name in enumerate(names)
+    }
+    if query.opened in found and query.opened not in rows:
+        name = query.opened
+        each = explanations.get(name, {})
+        rows[name] = _subscription(name, found[name], each, query, stored, ROWS_MAX)
     quota = stats.get("backlogQuotaLimitSize") or -1
     used = stats.get("backlogSize") or 0
     return TopicFigures(
@@ -224,7 +229,7 @@ def topic_figures(
         bytes_out=stats.get("msgThroughputOut", 0.0),
         stored=stats.get("storageSize", 0),
         offloaded=stats.get("offloadedStorageSize", 0),
-        oldest_ms=_oldest(row.oldest_ms for row in rows),
+        oldest_ms=min((at for each in found.values() if (at := _oldest_ms(each))), default=None),
         owner=stats.get("ownerBroker") or "",
         quota_bytes=quota if quota > 0 else None,
         quota_percent=100 * used / quota if quota > 0 else None,
@@ -235,25 +240,32 @@ def topic_figures(
             stats.get("abortedTxnCount", 0),
         ),
         producers=_producers(stats.get("publishers", ()), query),
-        subscriptions=rows,
+        consumers=sum(len(each.get("consumers", ())) for each in found.values()),
+        subscription_count=len(found),
+        subscriptions=[*rows.values()],
+        behind=next(
+            (rows[name] for name in fresh[:1] if name in rows and rows[name].backlog), None
+        ),
+        order=kept.text,
+        is_sorted=names == fresh,
     )
 
 
-def _oldest(times: Any) -> int | None:
-    return min((each for each in times if each), default=None)
+def _oldest_ms(subscription: Json) -> int | None:
+    oldest_ms: int = subscription.get("earliestMsgPublishTimeInBacklog") or 0
+    return oldest_ms if oldest_ms > 0 and subscription.get("msgBacklog") else None
 
 
 def _subscription(
-    name: str, stats: Json, explained: Json, query: ClientQuery, stored: int, may_open: bool
+    name: str, stats: Json, explained: Json, query: ClientQuery, stored: int, at: int
 ) -> SubscriptionRow:
     """
     Args:
-        may_open: whether it is open by itself if it stands still.
+        at: its place: one of the first is open by itself if it stands still.
     """
-    oldest = stats.get("earliestMsgPublishTimeInBacklog") or 0
     backlog = stats.get("msgBacklog", 0)
     kind = _kind(explained, backlog)
-    is_open = name == query.opened or (may_open and not query.opened and kind == "e")
+    is_open = name == query.opened or (at < _OPENED_MAX and not query.opened and kind == "e")
     return SubscriptionRow(
         id=row_id(name),
         name=name,
@@ -264,7 +276,7 @@ def _subscription(
         next=explained.get("next", ""),
         backlog=backlog,
         unread=_unread(stats, stored),
-        oldest_ms=oldest if oldest > 0 and backlog else None,
+        oldest_ms=_oldest_ms(stats),
         rate_out=stats.get("msgRateOut", 0.0),
         unacked=stats.get("unackedMessages", 0),
         delayed=stats.get("msgDelayed", 0),
@@ -444,7 +456,11 @@ def delivery_rows(found: Deliveries) -> DeliveryRows:
 
 def partition_rows(stats: Json) -> list[PartitionRow]:
     """Of ``partitioned-stats?perPartition=true``, by number."""
-    parts: Json = stats.get("partitions") or {}
+    parts: Json = {
+        name: each
+        for name, each in (stats.get("partitions") or {}).items()
+        if PARTITION_MARK in name  # else it is the topic: none was used yet
+    }
     backlogs = {
         name: max(
             (sub.get("msgBacklog", 0) for sub in each.get("subscriptions", {}).values()), default=0
@@ -454,7 +470,7 @@ def partition_rows(stats: Json) -> list[PartitionRow]:
     largest = max(backlogs.values(), default=0)
     rows = [
         PartitionRow(
-            number=int(name.rpartition("-partition-")[2]),
+            number=int(name.rpartition(PARTITION_MARK)[2]),
             rate_in=each.get("msgRateIn", 0.0),
             rate_out=each.get("msgRateOut", 0.0),
             backlog=backlogs[name],

@@ -4,7 +4,7 @@ No turn of the loop is of all of them, and no memory: a topic's million ledgers 
 """
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping
 from typing import Any, Final
 
 import orjson
@@ -15,6 +15,11 @@ from starlette.types import Scope
 _JSON: Final = "application/json"
 IN_PIECES: Final = "gzip_pieces"
 """Key of a request's state, see ``allow_compression``."""
+TAKEN: Final = "taken_values"
+"""Key of a request's state, see ``long_json``: the list for the value."""
+_ELEMENTS: Final = 64
+_FIELDS_MAX: Final = 100
+"""Of statistics there are about fifty."""
 _WHOLE_BYTES: Final = 256 * 1024
 """A shorter answer goes out as any other does."""
 
@@ -62,6 +67,64 @@ async def long_object(
 
 def _beginning(fields: Mapping[str, Any], name: str) -> bytes:
     return orjson.dumps({**fields, name: None})[: -len(b"null}")]
+
+
+async def long_json(request: Request, value: Any) -> Response:
+    """JSON of a value that may be large; who asks in this process may take the value as it is.
+
+    Args:
+        value: of texts, numbers, lists and dicts; nobody else has it.
+    """
+    taken: list[Any] | None = request.scope["state"].get(TAKEN)
+    if taken is None:
+        return await in_pieces(request, json_pieces(value))
+    taken.append(value)
+    return Response()
+
+
+async def json_pieces(value: Any) -> AsyncIterator[bytes]:
+    """Encoded, some elements of its long lists and objects at a time."""
+    for piece in _pieces(value):
+        yield piece
+        await asyncio.sleep(0)
+
+
+def _pieces(value: Any) -> Iterator[bytes]:
+    if not _is_long(value):
+        yield orjson.dumps(value)
+        return
+    is_object = isinstance(value, dict)
+    items = value.items() if is_object else enumerate(value)
+    yield b"{" if is_object else b"["
+    comma, some = b"", list[tuple[Any, Any]]()
+
+    def encoded() -> bytes:
+        part = dict(some) if is_object else [each for _, each in some]
+        some.clear()
+        return comma + orjson.dumps(part)[1:-1]
+
+    for key, item in items:
+        if not _is_long(item):
+            some.append((key, item))
+            if len(some) < _ELEMENTS:
+                continue
+        if some:
+            yield encoded()
+            comma = b","
+        if _is_long(item):
+            yield comma + (orjson.dumps(key) + b":" if is_object else b"")
+            yield from _pieces(item)
+            comma = b","
+    if some:
+        yield encoded()
+    yield b"}" if is_object else b"]"
+
+
+def _is_long(value: Any) -> bool:
+    """Whether it has a list or an object in it that isn't encoded at once."""
+    if isinstance(value, dict):
+        return len(value) > _FIELDS_MAX or any(map(_is_long, value.values()))
+    return isinstance(value, list) and (len(value) > _ELEMENTS or any(map(_is_long, value)))
 
 
 async def in_pieces(

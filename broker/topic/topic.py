@@ -51,7 +51,7 @@ from magnetar.broker.subscription.consumer import (
     SubscribeRequest,
 )
 from magnetar.broker.subscription.subscription import Subscription
-from magnetar.broker.topic.topic_stats import topic_stats
+from magnetar.broker.topic.topic_stats import topic_stats, topic_stats_in_turns
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.bundles.lookup import BrokerLookup
 from magnetar.managed_ledger.orphan_ledgers import COMPACTION_CURSOR
@@ -643,6 +643,10 @@ class Topic(ABC):
     def stats(self) -> dict[str, Any]:
         """TopicStats in Pulsar's shape."""
         return topic_stats(self)
+
+    async def stats_in_turns(self) -> dict[str, Any]:
+        """The same, which may have thousands of subscriptions: others have their turns."""
+        return await topic_stats_in_turns(self)
 
 
 def _check_subscription_name(name: str) -> None:

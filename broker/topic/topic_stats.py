@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.bookkeeper.errors import LedgerError
 from magnetar.broker.compaction.compaction_figures import CompactionFigures
@@ -61,6 +63,8 @@ def empty_topic_stats(broker_id: str) -> dict[str, Any]:
     }
 
 
+_SUBSCRIPTIONS_AT_ONCE: Final = 32
+_PRODUCERS_AT_ONCE: Final = 128
 # Fields of a topic that are the sum of its subscriptions'.
 _SUMS = (
     "msgRateOut",
@@ -75,14 +79,46 @@ _SUMS = (
 
 def topic_stats(topic: Topic) -> dict[str, Any]:
     """One page of figures; rates are those of the last sample."""
+    steps = _steps(topic)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: dict[str, Any] = end.value
+            return found
+
+
+async def topic_stats_in_turns(topic: Topic) -> dict[str, Any]:
+    """The same of a topic that may have thousands of subscriptions; others have their turns."""
+    steps = _steps(topic)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: dict[str, Any] = end.value
+            return found
+        await asyncio.sleep(0)
+
+
+def _steps(topic: Topic) -> Generator[None, None, dict[str, Any]]:
+    """The statistics, with a step between some subscriptions or producers and the next ones."""
     now_ms = topic.service.clock()
     _, messages, size, _ = topic.rates.rates
     stats = empty_topic_stats(topic.service.broker_id)
     subscriptions = stats["subscriptions"]
-    for name, subscription in topic.subscriptions.items():
+    for number, (name, subscription) in enumerate(list(topic.subscriptions.items()), 1):
+        if number % _SUBSCRIPTIONS_AT_ONCE == 0:
+            yield
+        if topic.subscriptions.get(name) is not subscription:
+            continue  # it was just removed
         metrics = subscriptions[name] = subscription.stats(now_ms)
         for field in _SUMS:
             stats[field] += metrics[field]
+    producers = stats["publishers"]
+    for number, producer in enumerate(list(topic.registry.by_name.values()), 1):
+        if number % _PRODUCERS_AT_ONCE == 0:
+            yield
+        producers.append(producer.stats())
     stats["msgRateIn"] = messages
     stats["msgThroughputIn"] = size
     stats["bytesInCounter"] = topic.bytes_in
@@ -92,7 +128,6 @@ def topic_stats(topic: Topic) -> dict[str, Any]:
     stats["msgOutCounter"] += topic.messages_out_before
     stats["averageMsgSize"] = size / messages if messages else 0.0
     stats["msgChunkPublished"] = topic.chunks_in > 0
-    stats["publishers"] = [producer.stats() for producer in topic.registry.by_name.values()]
     stats["waitingPublishers"] = len(topic.registry.waiting)
     stats["topicCreationTimeStamp"] = topic.created_ms
     stats["lastPublishTimeStamp"] = topic.last_publish_ms

@@ -1,5 +1,6 @@
 """Why subscriptions deliver nothing now, and what became of a message."""
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Final, TypeAlias
@@ -58,6 +59,8 @@ _PUBLISHING = {
     "waitingProducers": 1,
 }
 
+_AT_ONCE: Final = 32
+"""Subscriptions, before others get their turn on the loop."""
 _AS_PRINTED: Final = re.compile(
     r"[(]?([0-9]{1,19})[:,]([0-9]{1,19})(?:[:,](-1|[0-9]{1,10})(?:[:,](-1|[0-9]{1,9}))?)?[)]?"
 )
@@ -90,11 +93,12 @@ async def explain_all(
     async def one(name: TopicName, message: _Message | None) -> dict[str, Any]:
         found = await loaded(service, name)
         if message is None:
-            publishing = found.explain_publishing()
-            return {
-                of: (await explain_now(each, publishing)).as_json()
-                for of, each in _subscriptions(found)
-            }
+            publishing, answer = found.explain_publishing(), dict[str, Any]()
+            for number, (of, each) in enumerate(_subscriptions(found), 1):
+                answer[of] = (await explain_now(each, publishing)).as_json()
+                if number % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
+            return answer
         return {of: await _of_message(each, message) for of, each in _subscriptions(found)}
 
     return await _answer(service, topic, spread, messageId, one)

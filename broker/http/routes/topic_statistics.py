@@ -13,7 +13,7 @@ from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.routing.scatter_gather import Spread, each
-from magnetar.broker.http.streamed_answers import in_pieces, long_object
+from magnetar.broker.http.streamed_answers import in_pieces, long_json, long_object
 from magnetar.broker.http.topics.partitioned_stats import sum_topic_stats
 from magnetar.broker.http.topics.topic_access import (
     NOT_FOUND,
@@ -105,7 +105,7 @@ class StatsOptions:
     async def of(self, service: BrokerService, name: TopicName) -> dict[str, Any]:
         """TopicStats of one topic, loaded if need be."""
         topic = await loaded(service, name)
-        stats = topic.stats()
+        stats = await topic.stats_in_turns()
         if isinstance(topic, PersistentTopic):
             await add_last_publish_time(topic, stats)
             if self.earliest_time:
@@ -135,9 +135,9 @@ Options = Annotated[StatsOptions, Depends(_options)]
     example={"msgRateIn": 0.0, "msgInCounter": 12, "subscriptions": {}},
     parameters=_SWITCHES,
 )
-async def stats(service: Service, topic: Topic, options: Options) -> Response:
+async def stats(request: Request, service: Service, topic: Topic, options: Options) -> Response:
     """Statistics of one topic."""
-    return JsonResponse(await options.of(service, topic))
+    return await long_json(request, await options.of(service, topic))
 
 
 async def _record(service: BrokerService, topic: TopicName) -> dict[str, Any]:
@@ -164,7 +164,7 @@ async def _record(service: BrokerService, topic: TopicName) -> dict[str, Any]:
     parameters=[*_SWITCHES, _PER_PARTITION],
 )
 async def partitioned_stats(
-    service: Service, topic: Topic, options: Options, spread: Spread
+    request: Request, service: Service, topic: Topic, options: Options, spread: Spread
 ) -> Response:
     """Sum over all partitions, and each one's statistics."""
     record = await _record(service, topic)
@@ -184,7 +184,7 @@ async def partitioned_stats(
     if options.per_partition:
         # One empty entry, so that clients see that the topic is there.
         total["partitions"] = parts or {str(topic): empty_topic_stats(service.broker_id)}
-    return JsonResponse(total)
+    return await long_json(request, total)
 
 
 async def _sum(parts: list[dict[str, Any]]) -> dict[str, Any]:

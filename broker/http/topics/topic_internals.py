@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from base64 import b64encode
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from magnetar.managed_ledger.stored_info import StoredCursor, StoredManagedLedger
     from magnetar.metadata.store import Stat
 
+_CURSORS_AT_ONCE: Final = 32
 _RANGES_MAX: Final = 1000
 """Runs of acknowledged entries shown; a cursor may have millions."""
 
@@ -79,7 +81,7 @@ def internal_stats(topic: PersistentTopic, *, metadata: bool = False) -> AsyncIt
     return log_stats(topic.ledger, topic.subscriptions, more, metadata=metadata)
 
 
-def log_stats(
+async def log_stats(
     ledger: ManagedLedger,
     subscriptions: Mapping[str, Subscription] = MappingProxyType({}),
     more: Mapping[str, Any] = MappingProxyType({}),
@@ -94,10 +96,11 @@ def log_stats(
     appends = ledger.appends
     core = None if appends is None else appends.core
     rows = ledger.lists.info.ledgers  # the open one shows zeros, as Pulsar's does
-    cursors = {
-        name: _cursor(ledger, cursor, subscriptions.get(name))
-        for name, cursor in ledger.cursors.items()
-    }
+    cursors: dict[str, dict[str, Any]] = {}
+    for number, (name, cursor) in enumerate(list(ledger.cursors.items()), 1):
+        cursors[name] = _cursor(ledger, cursor, subscriptions.get(name))
+        if number % _CURSORS_AT_ONCE == 0:
+            await asyncio.sleep(0)
     answer: dict[str, Any] = {
         "entriesAddedCounter": ledger.entries_added,
         "numberOfEntries": ledger.offsets.entry_count,
@@ -116,7 +119,8 @@ def log_stats(
     if appends is not None and appends.create_failure_ms:
         answer["lastLedgerCreationFailureTimestamp"] = iso_time(appends.create_failure_ms)
     of = ledger if metadata else None
-    return long_array(answer, "ledgers", _pieces(rows, _ledger_row, of))
+    async for piece in long_array(answer, "ledgers", _pieces(rows, _ledger_row, of)):
+        yield piece
 
 
 def _compacted_ledger(compacted: CompactedLedger | None) -> dict[str, Any]:

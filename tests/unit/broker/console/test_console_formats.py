@@ -14,6 +14,7 @@ from magnetar.broker.console.charts import chart
 from magnetar.broker.console.finding_view import finding_rows
 from magnetar.broker.console.formats import ceiling, late, number, short, size, span, visible
 from magnetar.broker.console.index_view import behind_rows, caught_up, topic_rows, trend
+from magnetar.broker.console.kept_order import KeptOrder
 from magnetar.broker.console.source import IndexPage
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.topic_view import (
@@ -201,8 +202,8 @@ def test_of_many_clients_a_part_is_shown() -> None:
     assert (len(names), matching, following) == (ROWS_MAX, 1200, ROWS_MAX)
     # The one that is blocked first, then by name.
     assert names[:3] == ["c-1100", "c-0001", "c-0002"]
-    names, _, following = shown(ClientQuery("s", first=2 * ROWS_MAX))
-    assert (names[0], names[-1], following) == ("c-1000", "c-1200", 0)
+    names, _, following = shown(ClientQuery("s", first=11 * ROWS_MAX))
+    assert (names[0], names[-1], following) == ("c-1101", "c-1200", 0)
     assert shown(ClientQuery("s", "C-001")) == ([f"c-{n:04}" for n in range(10, 20)], 10, 0)
     assert shown(ClientQuery("s", "10.0.0.77"))[0] == [
         "c-0077",
@@ -217,10 +218,28 @@ def test_of_many_subscriptions_few_open_by_themselves() -> None:
     stats = {"subscriptions": {name: {"msgBacklog": 5} for name in names}}
     explained = {key: {"reason": "noPermits", "message": "m", "next": "n"} for key in names}
     figures = topic_figures(stats, explained, ClientQuery())
-    assert [each.name for each in figures.shown] == names[:ROWS_MAX]
-    assert [each.name for each in figures.shown if each.is_open] == names[:10]
+    assert [each.name for each in figures.subscriptions] == names[:ROWS_MAX]
+    assert [each.name for each in figures.subscriptions if each.is_open] == names[:10]
+    assert figures.subscription_count == ROWS_MAX + 2
     figures = topic_figures(stats, explained, ClientQuery(names[-1]))
-    assert [each.name for each in figures.shown if each.is_open] == names[-1:]
+    assert [each.name for each in figures.subscriptions if each.is_open] == names[-1:]
+
+
+def test_rows_of_a_topic_stay_where_they_were() -> None:
+    stats = {"subscriptions": {name: {"msgBacklog": number} for number, name in enumerate("abc")}}
+    figures = topic_figures(stats, {}, ClientQuery())
+    assert ([each.name for each in figures.subscriptions], figures.is_sorted) == (
+        ["c", "b", "a"],
+        True,
+    )
+    kept = KeptOrder.parse(figures.order)
+    stats["subscriptions"] = {"a": {"msgBacklog": 9}, "c": {"msgBacklog": 1}, "new": {}}
+    figures = topic_figures(stats, {}, ClientQuery(shown=kept))
+    assert [(each.name, each.backlog) for each in figures.subscriptions] == [("c", 1), ("a", 9)]
+    assert figures.behind is not None
+    assert (figures.behind.name, figures.is_sorted) == ("a", False)
+    assert kept is not None
+    assert figures.order == kept.text
 
 
 def test_of_partitions_the_one_that_is_worst_off_is_told() -> None:

@@ -33,6 +33,7 @@ from magnetar.broker.console.server import console_app
 from magnetar.broker.http.page_answers import PAGE_HEADERS
 from magnetar.broker.http.server.app import create_app
 from magnetar.broker.index import broker_index
+from magnetar.broker.protocol.topic_name import TopicName
 from tests.console_paths import path_of
 from tests.unit.broker.doubles import Broker
 from tests.unit.broker.http.authorized import authorized_broker, client_of
@@ -120,6 +121,16 @@ async def test_a_partitioned_topic_is_one_row(client: httpx.AsyncClient) -> None
     assert "13 shown of 13" in page
     for wrong in ("sort=msgBacklog", "view=backlog"):
         assert (await client.get(f"{asked}&{wrong}")).status_code == 400
+
+
+async def test_a_topic_of_which_no_partition_was_used_has_a_page(
+    client: httpx.AsyncClient, broker: Broker
+) -> None:
+    await broker.service.resources.create_partitioned(TopicName.parse("unused"), 3)
+    for tab in ("", "/subscriptions", "/partitions", "/storage", "/producers"):
+        page = await client.get(f"/console/topic/persistent/public/default/unused{tab}")
+        assert page.status_code == 200, tab
+        assert "3 partitions" in page.text
 
 
 async def test_views_of_idle_topics_and_of_quotas_have_their_figure(
