@@ -28,7 +28,7 @@ from magnetar.broker.doctor.topic_checks import INTERNAL_SUBSCRIPTIONS
 from magnetar.broker.index.backlog_trend import trend
 from magnetar.broker.index.figure_recorder import FigureRecorder
 from magnetar.broker.index.page_answer import with_parts
-from magnetar.broker.index.topic_figures import TOPIC_FIELDS
+from magnetar.broker.index.topic_figures import TOPIC_TOTALS
 from magnetar.broker.protocol.topic_name import (
     PARTITION_MARK,
     InvalidTopicNameError,
@@ -74,7 +74,7 @@ class SnapshotHistory:
             row["msgBacklogTrend"] = growths.get(name, 0.0)
             if recording is not None:
                 of_topic = backlogs.get(name, {})
-                figures = [row.get(field) or 0.0 for field in TOPIC_FIELDS]
+                figures = [row.get(field) or 0.0 for field in TOPIC_TOTALS]
                 recording.add(name, of_topic, of_topic.values(), figures)
         if recording is not None:
             recording.end()
