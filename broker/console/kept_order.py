@@ -63,7 +63,7 @@ class KeptOrder:
                 return None
             found = orjson.loads(zlib.decompressobj().decompress(content, _NAMES_MAX))
             names = [(str(topic), *map(str, more)) for topic, *more in found[:_ROWS_MAX]]
-        except (binascii.Error, zlib.error, ValueError, TypeError):
+        except (binascii.Error, zlib.error, LookupError, ValueError, TypeError):
             return None
         return cls(text, [row_id(*each) for each in names], names)
 
