@@ -3,8 +3,9 @@
 ``python -m benchmarks.compaction_latency [--pairs 10] [--rate 20000000]``
 
 A client sends one message after the other, each waiting for its receipt: alone, and then while a
-large topic is compacted, in turns. The median of the pairs' ratios is printed, with that of two
-looks without a compaction beside it: what the machine does by itself.
+large topic is compacted, in turns. The median of the pairs' ratios is printed, with those of two
+other looks: what the machine does by itself, and beside a process that only computes, behind all
+others, for as long as the compaction took.
 
 ``--service-url`` and ``--admin-url``: a server that runs, Apache Pulsar too.
 """
@@ -12,6 +13,8 @@ looks without a compaction beside it: what the machine does by itself.
 import argparse
 import contextlib
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 import urllib.error
@@ -27,7 +30,17 @@ from tests.standalone_process import StandaloneProcess
 
 TABLE: Final = "persistent://public/default/benchmark-table"
 OTHER: Final = "persistent://public/default/benchmark-other"
+_BUSY: Final = """
+import os, sys, time
+os.nice(5)
+os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+end_s = time.perf_counter() + float(sys.argv[1])
+while time.perf_counter() < end_s:
+    pass
+"""
 _POLL_S: Final = 0.1
+_FLUSH_S: Final = 31.0
+"""More than `flushInterval`: what is compacted lies on the disk."""
 
 
 class Server:
@@ -108,28 +121,31 @@ def p99_ms(latencies_s: list[float]) -> float:
     return statistics.quantiles(latencies_s, n=100)[98] * 1000
 
 
+def busy(seconds: float) -> Callable[[], bool]:
+    """A process that computes, as the one that compacts does, and nothing else."""
+    process = subprocess.Popen([sys.executable, "-c", _BUSY, str(seconds)])
+    return lambda: process.poll() is not None
+
+
 def measure(server: Server, pairs: int) -> None:
     server.latencies_for(2)  # the first ones are slow
-    beside, control, seconds = list[float](), list[float](), 5.0
+    ratios: dict[str, list[float]] = {"a compaction": [], "a busy loop": [], "nothing": []}
+    seconds = 5.0
     for pair in range(pairs):
         server.forget()
-        before = p99_ms(server.latencies_for(seconds))
+        alone = p99_ms(server.latencies_for(seconds))
         began_s = time.perf_counter()
-        compacting = p99_ms(server.latencies_s(server.compact()))
+        found = {"a compaction": p99_ms(server.latencies_s(server.compact()))}
         seconds = time.perf_counter() - began_s
-        after = p99_ms(server.latencies_for(seconds))
-        beside.append(compacting / before)
-        control.append(after / before)
-        print(
-            f"{pair + 1:2}: p99 alone {before:6.2f} ms, beside a compaction of {seconds:.1f} s "
-            f"{compacting:6.2f} ms, alone {after:6.2f} ms: {beside[-1]:.2f}x",
-            flush=True,
-        )
-    print(
-        f"median {statistics.median(beside):.2f}x ({min(beside):.2f} to {max(beside):.2f}); "
-        f"without a compaction {statistics.median(control):.2f}x "
-        f"({min(control):.2f} to {max(control):.2f})"
-    )
+        found["a busy loop"] = p99_ms(server.latencies_s(busy(seconds)))
+        found["nothing"] = p99_ms(server.latencies_for(seconds))
+        told = ", ".join(f"{each:.2f} ms beside {what}" for what, each in found.items())
+        print(f"{pair + 1:2}: p99 {alone:.2f} ms alone, {told} of {seconds:.1f} s", flush=True)
+        for what, each in found.items():
+            ratios[what].append(each / alone)
+    for what, some in ratios.items():
+        median, least, most = statistics.median(some), min(some), max(some)
+        print(f"beside {what}: median {median:.2f}x ({least:.2f} to {most:.2f})")
 
 
 @contextlib.contextmanager
@@ -160,6 +176,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with server_of(arguments) as server:
         server.fill(arguments.messages, arguments.keys, arguments.bytes)
+        time.sleep(_FLUSH_S)
         measure(server, arguments.pairs)
         server.client.close()
 

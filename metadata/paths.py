@@ -50,4 +50,6 @@ def encode_name(name: str) -> str:
 
 
 def decode_name(name: str) -> str:
-    return unquote_plus(name, errors="strict")
+    if "%" in name or "+" in name:
+        return unquote_plus(name, errors="strict")
+    return name  # most are; a list may have 100,000

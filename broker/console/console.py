@@ -278,6 +278,7 @@ class Console:
 
 async def _in_turns(pieces: Iterable[str]) -> bytes:
     """A page, of which no turn of the loop makes more than half a millisecond."""
+    await asyncio.sleep(0)  # what it shows has been read in this turn
     made, began_s = list[str](), time.perf_counter()
     for number, piece in enumerate(pieces):
         made.append(piece)

@@ -305,7 +305,9 @@ async def topic(ask: Ask) -> View:
         ),
         panel("Schema", ask.source.schema(path, None), lambda found: found),
     )
+    await asyncio.sleep(0)  # hundreds of subscriptions: a turn of the loop for them alone
     figures = topic_figures(found, explained.value or {}, _clients_of(ask))
+    await asyncio.sleep(0)
     content |= {
         "stats": Panel(figures),
         "explanations": explained,
@@ -315,7 +317,7 @@ async def topic(ask: Ask) -> View:
         "address": ask.address,
         "rows_max": ROWS_MAX,
         "partitions": partitions,
-        "partition_rows": partition_rows(found),
+        "partition_rows": await partition_rows(found),
         "counts": {
             "subscriptions": figures.subscription_count,
             "producers": figures.producers.total,

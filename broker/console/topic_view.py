@@ -13,6 +13,7 @@ from magnetar.broker.console.kept_order import KeptOrder
 from magnetar.broker.console.views import row_id
 from magnetar.broker.dispatch.explanation import Reason, is_stall
 from magnetar.broker.protocol.topic_name import PARTITION_MARK
+from magnetar.metadata.loop_turns import in_turns
 
 if TYPE_CHECKING:
     from magnetar.broker.console.source import Deliveries
@@ -134,8 +135,6 @@ class PartitionRow:
     rate_in: float
     rate_out: float
     backlog: int
-    share: float
-    """Of the backlog, in percent of the largest one."""
     stored: int
     owner: str
 
@@ -454,32 +453,22 @@ def delivery_rows(found: Deliveries) -> DeliveryRows:
     return DeliveryRows(acknowledged, others, found.left_out)
 
 
-def partition_rows(stats: Json) -> list[PartitionRow]:
+async def partition_rows(stats: Json) -> list[PartitionRow]:
     """Of ``partitioned-stats?perPartition=true``, by number."""
-    parts: Json = {
-        name: each
-        for name, each in (stats.get("partitions") or {}).items()
-        if PARTITION_MARK in name  # else it is the topic: none was used yet
-    }
-    backlogs = {
-        name: max(
-            (sub.get("msgBacklog", 0) for sub in each.get("subscriptions", {}).values()), default=0
-        )
-        for name, each in parts.items()
-    }
-    largest = max(backlogs.values(), default=0)
-    rows = [
-        PartitionRow(
+    rows = []
+    async for name, each in in_turns((stats.get("partitions") or {}).items()):
+        if PARTITION_MARK not in name:  # it is the topic: none was used yet
+            continue
+        backlogs = (sub.get("msgBacklog", 0) for sub in each.get("subscriptions", {}).values())
+        row = PartitionRow(
             number=int(name.rpartition(PARTITION_MARK)[2]),
             rate_in=each.get("msgRateIn", 0.0),
             rate_out=each.get("msgRateOut", 0.0),
-            backlog=backlogs[name],
-            share=100 * backlogs[name] / largest if largest else 0.0,
+            backlog=max(backlogs, default=0),
             stored=each.get("storageSize", 0),
             owner=each.get("ownerBroker") or "",
         )
-        for name, each in parts.items()
-    ]
+        rows.append(row)
     return sorted(rows, key=lambda row: row.number)
 
 

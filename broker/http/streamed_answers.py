@@ -12,6 +12,8 @@ from fastapi import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Scope
 
+from magnetar.metadata.loop_turns import in_turns
+
 _JSON: Final = "application/json"
 IN_PIECES: Final = "gzip_pieces"
 """Key of a request's state, see ``allow_compression``."""
@@ -53,7 +55,7 @@ async def long_object(
     """An object with some fields and one object more; ``parts`` are that one's fields, encoded."""
     yield _beginning(fields, name) + b"{"
     comma = b""
-    for key, part in parts.items():
+    async for key, part in in_turns(parts.items()):
         yield comma + orjson.dumps(key) + b":"
         comma = b","
         if isinstance(part, bytes):
@@ -132,9 +134,11 @@ async def in_pieces(
 ) -> Response:
     """The answer. Of a long one, what goes wrong behind its beginning ends the connection."""
     whole: list[bytes] = []
+    size = 0
     async for piece in pieces:
         whole.append(piece)
-        if sum(map(len, whole)) > _WHOLE_BYTES and request.scope["http_version"] != "1.0":
+        size += len(piece)
+        if size > _WHOLE_BYTES and request.scope["http_version"] != "1.0":
             allow_compression(request.scope)
             return StreamingResponse(_chain(whole, pieces), media_type=media_type)
     return Response(b"".join(whole), media_type=media_type)

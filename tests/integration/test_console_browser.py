@@ -166,7 +166,7 @@ def test_rows_stay_where_they_are_until_somebody_sorts_again(
 ) -> None:
     """Their figures follow, and so they do on a phone; a link of the page sorts them afresh."""
     base = f"{standalone.admin_url}/admin/v2/persistent/public/default"
-    names = ["kept-a", "kept-b"]
+    names = ["in-place-a", "in-place-b"]
 
     def send(name: str, count: int) -> None:
         body = {"producerName": "p", "messages": [{"payload": "x"}] * count}
@@ -177,7 +177,7 @@ def test_rows_stay_where_they_are_until_somebody_sorts_again(
         assert httpx.put(f"{base}/{name}/subscription/s", timeout=60).status_code in (204, 409)
         send(name, count)
     with browser.new_page(viewport={"width": 390, "height": 844}) as page:
-        page.goto(f"{console}topics?q=kept-&sort=msgBacklog")
+        page.goto(f"{console}topics?q=in-place-&sort=msgBacklog")
         rows = page.locator("tbody tr")
         expect(rows.locator("b")).to_have_text(names)
         again = page.get_by_role("link", name="sort again")
@@ -193,7 +193,7 @@ def test_rows_stay_where_they_are_until_somebody_sorts_again(
         browser.new_context(java_script_enabled=False) as context,
         context.new_page() as page,
     ):
-        page.goto(f"{console}topics?q=kept-&sort=msgBacklog")
+        page.goto(f"{console}topics?q=in-place-&sort=msgBacklog")
         expect(page.locator("tbody b")).to_have_text(names[::-1])
         send(names[0], 20)
         page.reload()

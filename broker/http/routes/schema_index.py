@@ -13,6 +13,7 @@ from magnetar.broker.http.routing.visitors import sight_of, visitor_of
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.schema.schema_checks import rules_of
 from magnetar.broker.service.broker_service import BrokerService
+from magnetar.metadata.loop_turns import in_turns
 
 routes = Routes("/admin/v2", tag="index", access=Access.FREE, mode=RoutingMode.LOCAL)
 
@@ -64,7 +65,7 @@ async def schemas_index(
     text, start = q.lower(), _place(after)
     total = matching = 0
     page: list[TopicName] = []
-    for number, (space, names) in enumerate(zip(spaces, lists, strict=True)):
+    async for number, (space, names) in in_turns(enumerate(zip(spaces, lists, strict=True))):
         if sight is not None and number not in sight:
             continue
         may_see = None if sight is None else sight[number]

@@ -21,6 +21,7 @@ from magnetar.broker.subscription.persistent_subscription import PersistentSubsc
 from magnetar.managed_ledger.cursor.ack_state import runs_of
 from magnetar.managed_ledger.offload.policy import is_offloaded
 from magnetar.managed_ledger.position import Position, format_position
+from magnetar.metadata.loop_turns import in_turns
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -231,18 +232,19 @@ def _metadata_text(found: LedgerMetadata) -> str:
     )
 
 
-def ledger_info(found: StoredManagedLedger) -> AsyncIterator[bytes]:
+async def ledger_info(found: StoredManagedLedger) -> AsyncIterator[bytes]:
     """ManagedLedgerInfo."""
     info = found.info
-    answer: dict[str, Any] = {
-        **_dates(found.stat),
-        "cursors": {name: _stored_cursor(cursor) for name, cursor in found.cursors.items()},
-    }
+    cursors: dict[str, orjson.Fragment] = {}
+    async for name, cursor in in_turns(found.cursors.items()):
+        cursors[name] = orjson.Fragment(orjson.dumps(_stored_cursor(cursor)))
+    answer: dict[str, Any] = {**_dates(found.stat), "cursors": cursors}
     if info.terminated is not None:
         answer["terminatedPosition"] = position_fields(info.terminated)
     if info.properties:
         answer["properties"] = dict(info.properties)
-    return long_array(answer, "ledgers", _pieces(info.ledgers, _stored_row))
+    async for piece in long_array(answer, "ledgers", _pieces(info.ledgers, _stored_row)):
+        yield piece
 
 
 def _stored_row(ledger: LedgerInfo) -> dict[str, Any]:
