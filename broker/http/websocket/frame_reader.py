@@ -14,6 +14,8 @@ _FINAL, _IS_MASKED = 0x80, 0x80
 _CONTINUATION, _TEXT, _BINARY = 0, 1, 2
 _KEPT_BYTES_MAX: Final = 16 * 1024
 """Of a frame that isn't whole yet: beyond it joining the pieces anew takes longer than it gains."""
+_ALL: Final = 1 << 63
+"""More bytes than will ever come."""
 _LENGTH_16, _LENGTH_64 = Struct(">H"), Struct(">Q")
 
 
@@ -43,8 +45,9 @@ class WebSocketFrameReader:
             head, size = data[at], data[at + 1] - _IS_MASKED
             start = at + 6
             if size < 0 or (size > 125 and head & ~_FINAL > _BINARY):
-                size = end - start  # against the protocol: the library says how, and reads no more
-                head = 0
+                # Against the protocol: the library says how, maybe behind the payload. Nothing of
+                # that is a frame, nor of what follows.
+                size, head = _ALL, 0
             elif size == 126 and end - at >= 4:
                 (size,) = _LENGTH_16.unpack_from(data, at + 2)
                 start = at + 8

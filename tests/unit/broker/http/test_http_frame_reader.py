@@ -107,6 +107,15 @@ def test_both_see_the_same(frames: list[bytes], tail: bytes, seed: int, step: in
     assert ours == theirs
 
 
+def test_what_lies_in_a_control_frame_that_is_too_long_is_no_text() -> None:
+    inside = frame(1, b"hidden-one") * 8
+    assert len(inside) == 128  # its size, read as a head, is that of an empty frame
+    data = bytes((0x88, 0xFE)) + len(inside).to_bytes(2) + bytes(4) + inside  # masked by zeros
+    pieces = [bytes((each,)) for each in data]
+    assert by_ours(pieces) == by_library(pieces)
+    assert by_ours(pieces)[:2] == ([], State.CLOSING)
+
+
 @pytest.mark.parametrize("cut", [lambda data: [data], lambda data: [bytes((b,)) for b in data]])
 def test_texts_do_not_reach_the_library(cut: Callable[[bytes], list[bytes]]) -> None:
     reader, texts = WebSocketFrameReader(TEXT_MAX), [b"", b"a", b"b" * 125, b"c" * 126, b"d" * 9000]
