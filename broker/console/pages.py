@@ -82,6 +82,7 @@ from magnetar.broker.console.transactions_page import (
     transactions,
 )
 from magnetar.broker.console.views import Ask, Panel, Streamed, View, panel
+from magnetar.metadata.loop_turns import in_turns
 
 Page = Callable[[Ask], Awaitable[View]]
 Act = Callable[[Ask, Mapping[str, str]], Awaitable[View | str]]
@@ -307,6 +308,7 @@ async def topic(ask: Ask) -> View:
     )
     await asyncio.sleep(0)  # hundreds of subscriptions: a turn of the loop for them alone
     figures = topic_figures(found, explained.value or {}, _clients_of(ask))
+    partitioned = [row async for row in in_turns(partition_rows(found))]
     await asyncio.sleep(0)
     content |= {
         "stats": Panel(figures),
@@ -317,7 +319,7 @@ async def topic(ask: Ask) -> View:
         "address": ask.address,
         "rows_max": ROWS_MAX,
         "partitions": partitions,
-        "partition_rows": await partition_rows(found),
+        "partition_rows": sorted(partitioned, key=lambda row: row.number),
         "counts": {
             "subscriptions": figures.subscription_count,
             "producers": figures.producers.total,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
@@ -13,7 +13,6 @@ from magnetar.broker.console.kept_order import KeptOrder
 from magnetar.broker.console.views import row_id
 from magnetar.broker.dispatch.explanation import Reason, is_stall
 from magnetar.broker.protocol.topic_name import PARTITION_MARK
-from magnetar.metadata.loop_turns import in_turns
 
 if TYPE_CHECKING:
     from magnetar.broker.console.source import Deliveries
@@ -453,14 +452,13 @@ def delivery_rows(found: Deliveries) -> DeliveryRows:
     return DeliveryRows(acknowledged, others, found.left_out)
 
 
-async def partition_rows(stats: Json) -> list[PartitionRow]:
-    """Of ``partitioned-stats?perPartition=true``, by number."""
-    rows = []
-    async for name, each in in_turns((stats.get("partitions") or {}).items()):
+def partition_rows(stats: Json) -> Iterator[PartitionRow]:
+    """Of ``partitioned-stats?perPartition=true``, in no order."""
+    for name, each in (stats.get("partitions") or {}).items():
         if PARTITION_MARK not in name:  # it is the topic: none was used yet
             continue
         backlogs = (sub.get("msgBacklog", 0) for sub in each.get("subscriptions", {}).values())
-        row = PartitionRow(
+        yield PartitionRow(
             number=int(name.rpartition(PARTITION_MARK)[2]),
             rate_in=each.get("msgRateIn", 0.0),
             rate_out=each.get("msgRateOut", 0.0),
@@ -468,8 +466,6 @@ async def partition_rows(stats: Json) -> list[PartitionRow]:
             stored=each.get("storageSize", 0),
             owner=each.get("ownerBroker") or "",
         )
-        rows.append(row)
-    return sorted(rows, key=lambda row: row.number)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from magnetar.bookkeeper.errors import LedgerError
 from magnetar.broker.compaction.compaction_figures import CompactionFigures
 from magnetar.broker.protocol.entry_header import parse_header
 from magnetar.managed_ledger.errors import ManagedLedgerError
+from magnetar.metadata.loop_turns import in_turns
 
 if TYPE_CHECKING:
     from magnetar.broker.topic.persistent_topic import PersistentTopic
@@ -63,8 +63,6 @@ def empty_topic_stats(broker_id: str) -> dict[str, Any]:
     }
 
 
-_SUBSCRIPTIONS_AT_ONCE: Final = 32
-_PRODUCERS_AT_ONCE: Final = 128
 # Fields of a topic that are the sum of its subscriptions'.
 _SUMS = (
     "msgRateOut",
@@ -79,46 +77,37 @@ _SUMS = (
 
 def topic_stats(topic: Topic) -> dict[str, Any]:
     """One page of figures; rates are those of the last sample."""
-    steps = _steps(topic)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: dict[str, Any] = end.value
-            return found
+    stats: dict[str, Any] = {}
+    for stats in _steps(topic):  # noqa: B007  # the last ones are whole
+        pass
+    return stats
 
 
 async def topic_stats_in_turns(topic: Topic) -> dict[str, Any]:
     """The same of a topic that may have thousands of subscriptions; others have their turns."""
-    steps = _steps(topic)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: dict[str, Any] = end.value
-            return found
-        await asyncio.sleep(0)
+    stats: dict[str, Any] = {}
+    async for stats in in_turns(_steps(topic)):  # noqa: B007
+        pass
+    return stats
 
 
-def _steps(topic: Topic) -> Generator[None, None, dict[str, Any]]:
-    """The statistics, with a step between some subscriptions or producers and the next ones."""
+def _steps(topic: Topic) -> Iterator[dict[str, Any]]:
+    """The statistics: so far behind each subscription and producer, and whole at the end."""
     now_ms = topic.service.clock()
     _, messages, size, _ = topic.rates.rates
     stats = empty_topic_stats(topic.service.broker_id)
     subscriptions = stats["subscriptions"]
-    for number, (name, subscription) in enumerate(list(topic.subscriptions.items()), 1):
-        if number % _SUBSCRIPTIONS_AT_ONCE == 0:
-            yield
+    for name, subscription in list(topic.subscriptions.items()):
         if topic.subscriptions.get(name) is not subscription:
             continue  # it was just removed
         metrics = subscriptions[name] = subscription.stats(now_ms)
         for field in _SUMS:
             stats[field] += metrics[field]
+        yield stats
     producers = stats["publishers"]
-    for number, producer in enumerate(list(topic.registry.by_name.values()), 1):
-        if number % _PRODUCERS_AT_ONCE == 0:
-            yield
+    for producer in list(topic.registry.by_name.values()):
         producers.append(producer.stats())
+        yield stats
     stats["msgRateIn"] = messages
     stats["msgThroughputIn"] = size
     stats["bytesInCounter"] = topic.bytes_in
@@ -134,7 +123,7 @@ def _steps(topic: Topic) -> Generator[None, None, dict[str, Any]]:
     if topic.epoch is not None:
         stats["topicEpoch"] = topic.epoch
     stats.update(topic.storage_stats())
-    return stats
+    yield stats
 
 
 async def add_earliest_times(topic: PersistentTopic, stats: dict[str, Any]) -> None:

@@ -1,6 +1,5 @@
 """Why subscriptions deliver nothing now, and what became of a message."""
 
-import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Final, TypeAlias
@@ -33,6 +32,7 @@ from magnetar.broker.subscription.persistent_subscription import PersistentSubsc
 from magnetar.broker.subscription.subscription import Subscription
 from magnetar.broker.topic.topic import Topic as LoadedTopic
 from magnetar.managed_ledger.position import Position
+from magnetar.metadata.loop_turns import in_turns
 
 routes = Routes(
     tag="subscriptions", access=Access.CONSUME_401, mode=RoutingMode.TOPIC, statuses=NOT_FOUND
@@ -59,8 +59,6 @@ _PUBLISHING = {
     "waitingProducers": 1,
 }
 
-_AT_ONCE: Final = 32
-"""Subscriptions, before others get their turn on the loop."""
 _AS_PRINTED: Final = re.compile(
     r"[(]?([0-9]{1,19})[:,]([0-9]{1,19})(?:[:,](-1|[0-9]{1,10})(?:[:,](-1|[0-9]{1,9}))?)?[)]?"
 )
@@ -94,10 +92,8 @@ async def explain_all(
         found = await loaded(service, name)
         if message is None:
             publishing, answer = found.explain_publishing(), dict[str, Any]()
-            for number, (of, each) in enumerate(_subscriptions(found), 1):
+            async for of, each in in_turns(_subscriptions(found)):
                 answer[of] = (await explain_now(each, publishing)).as_json()
-                if number % _AT_ONCE == 0:
-                    await asyncio.sleep(0)
             return answer
         return {of: await _of_message(each, message) for of, each in _subscriptions(found)}
 
