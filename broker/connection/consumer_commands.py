@@ -286,7 +286,7 @@ def _ack_in_transaction(connection: Connection, consumer: Consumer, command: pb.
         connection.run(_until_done(connection.service.run(work)))  # as of `_ack_in_slices`
     else:
         try:
-            acks = [_pending_ack(each) for each in message_ids]
+            acks = list(_pending_acks(message_ids))
         except InvalidPositionError as error:
             done(error)
             return
@@ -298,14 +298,24 @@ def _ack_in_transaction(connection: Connection, consumer: Consumer, command: pb.
 def _in_parts(message_ids: Iterable[pb.MessageIdData]) -> Iterator[list[PendingAck]]:
     """Of a turn of the loop each. Raises InvalidPositionError."""
     some, words = list[PendingAck](), 0
-    for message_id in message_ids:
-        some.append(_pending_ack(message_id))
-        words += len(message_id.ack_set)
+    for ack in _pending_acks(message_ids):
+        some.append(ack)
+        words += ack.weight - 1
         if len(some) == _IDS_IN_TRANSACTION or words * 8 > _BYTES_IN_TRANSACTION:
             yield some
             some, words = [], 0
     if some:
         yield some
+
+
+def _pending_acks(message_ids: Iterable[pb.MessageIdData]) -> Iterator[PendingAck]:
+    """One for what is named twice: a client may have received it twice. Raises InvalidPositionError."""
+    named = set[tuple[Position, int]]()
+    for message_id in message_ids:
+        ack = _pending_ack(message_id)
+        if (name := (ack.position, ack.left)) not in named:
+            named.add(name)
+            yield ack
 
 
 def _pending_ack(message_id: pb.MessageIdData) -> PendingAck:

@@ -210,6 +210,12 @@ def test_the_view_outlives_the_log(client: pulsar.Client, admin: Admin, topic: s
     assert _pairs(_rest_of(plain)) == [("k9", "late")]
     _compact(admin, topic)
     assert _pairs(_view(client, topic)) == expected, "the next run keeps what only it has"
+    ledger = admin.call("GET", f"{path}/internalStats")[1]["compactedLedger"]
+    assert ledger["entries"] == 6
+    assert admin.call("PUT", f"{path}/unload")[0] == 204
+    loaded = admin.call("GET", f"{path}/internalStats?metadata=true")[1]["compactedLedger"]
+    assert "state=CLOSED" in loaded.pop("metadata")
+    assert loaded == ledger
     durable = client.subscribe(
         topic, "s", initial_position=pulsar.InitialPosition.Earliest, is_read_compacted=True
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
+from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +12,7 @@ import orjson
 
 from magnetar.bookkeeper.ledger_metadata import FORMAT_VERSION, LedgerMetadata, LedgerState
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
-from magnetar.broker.compaction.compacted_ledger import CompactedLedger
+from magnetar.broker.errors import STORAGE_ERRORS
 from magnetar.broker.http.routing.scatter_gather import each
 from magnetar.broker.http.streamed_answers import long_array
 from magnetar.broker.http.topics.topic_access import stored
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from magnetar.metadata.store import Stat
 
 _CURSORS_AT_ONCE: Final = 32
+_READING_METADATA: Final = "Reading ledger metadata"
 _RANGES_MAX: Final = 1000
 """Runs of acknowledged entries shown; a cursor may have millions."""
 
@@ -71,15 +73,19 @@ def volatile_internal_stats(topic: Topic) -> dict[str, Any]:
     }
 
 
-def internal_stats(topic: PersistentTopic, *, metadata: bool = False) -> AsyncIterator[bytes]:
+async def internal_stats(
+    topic: PersistentTopic, *, metadata: bool = False
+) -> AsyncIterator[bytes]:
     """PersistentTopicInternalStats as of now.
 
     Args:
         metadata: also what the metadata store says of each ledger, when its turn comes. Only
             reading that raises a BrokerError.
     """
-    more = {"schemaLedgers": [], "compactedLedger": _compacted_ledger(topic.compacted)}
-    return log_stats(topic.ledger, topic.subscriptions, more, metadata=metadata)
+    compacted = await _compacted_ledger(topic, metadata=metadata)
+    more = {"schemaLedgers": [], "compactedLedger": compacted}
+    async for piece in log_stats(topic.ledger, topic.subscriptions, more, metadata=metadata):
+        yield piece
 
 
 async def log_stats(
@@ -124,13 +130,20 @@ async def log_stats(
         yield piece
 
 
-def _compacted_ledger(compacted: CompactedLedger | None) -> dict[str, Any]:
-    known = (-1, -1, -1) if compacted is None else compacted.figures
-    return {
+async def _compacted_ledger(topic: PersistentTopic, *, metadata: bool) -> dict[str, Any]:
+    known, compacted = (-1, -1, -1), topic.compacted
+    if compacted is not None:
+        with suppress(*STORAGE_ERRORS):  # its figures aren't known now
+            await compacted.opened()
+        known = compacted.figures
+    row = {
         **dict(zip(("ledgerId", "entries", "size"), known, strict=True)),
         "offloaded": compacted is not None and compacted.copy is not None,
         "underReplicated": False,
     }
+    if compacted is not None and metadata:
+        await stored(_add_metadata(topic.ledger, [row]), _READING_METADATA)
+    return row
 
 
 def _cursor(
@@ -267,7 +280,7 @@ async def _pieces(
     for piece in ledgers.pieces():
         rows = [row(ledger) for ledger in piece]
         if of is not None:
-            await stored(_add_metadata(of, rows), "Reading ledger metadata")
+            await stored(_add_metadata(of, rows), _READING_METADATA)
         yield orjson.dumps(rows)
 
 
