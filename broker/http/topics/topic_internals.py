@@ -73,9 +73,7 @@ def volatile_internal_stats(topic: Topic) -> dict[str, Any]:
     }
 
 
-async def internal_stats(
-    topic: PersistentTopic, *, metadata: bool = False
-) -> AsyncIterator[bytes]:
+async def internal_stats(topic: PersistentTopic, *, metadata: bool = False) -> AsyncIterator[bytes]:
     """PersistentTopicInternalStats as of now.
 
     Args:
