@@ -309,7 +309,10 @@ def _in_parts(message_ids: Iterable[pb.MessageIdData]) -> Iterator[list[PendingA
 
 
 def _pending_acks(message_ids: Iterable[pb.MessageIdData]) -> Iterator[PendingAck]:
-    """One for what is named twice: a client may have received it twice. Raises InvalidPositionError."""
+    """One for what is named twice, since a client may have received it twice.
+
+    Raises InvalidPositionError.
+    """
     named = set[tuple[Position, int]]()
     for message_id in message_ids:
         ack = _pending_ack(message_id)
