@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from magnetar.bookkeeper.storage.direct_buffers import DirectBuffers
 from magnetar.bookkeeper.storage.file_system import Buffer, File
 from magnetar.bookkeeper.storage.os_file_system import OsFile, OsFileSystem
 from magnetar.broker.connection.connection import Connection
@@ -206,7 +207,7 @@ class SlowFile(OsFile):
     """Its durable writes take longer, as ``plan`` says."""
 
     def __init__(self, path: Path, flags: int, plan: FaultPlan) -> None:
-        super().__init__(path, flags)
+        super().__init__(path, flags, DirectBuffers())
         self._plan = plan
 
     def pwritev(

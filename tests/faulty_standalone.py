@@ -14,6 +14,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from magnetar.bookkeeper.storage.direct_buffers import DirectBuffers
 from magnetar.bookkeeper.storage.file_system import Buffer, File
 from magnetar.bookkeeper.storage.os_file_system import OsFile, OsFileSystem
 from magnetar.broker.cli.main import build_parser
@@ -25,7 +26,7 @@ class FaultyFile(OsFile):
     """A file whose durable writes of one sync point fail while ``trigger`` exists."""
 
     def __init__(self, path: Path, flags: int, sync_point: str, trigger: Path) -> None:
-        super().__init__(path, flags)
+        super().__init__(path, flags, DirectBuffers())
         self._sync_point, self._trigger = sync_point, trigger
 
     def pwritev(

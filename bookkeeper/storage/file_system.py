@@ -123,6 +123,10 @@ class FileSystem(Protocol):
         """
         ...
 
+    def release_memory(self) -> None:
+        """Give back what was kept for the next reads."""
+        return
+
     def free_bytes(self) -> int: ...
 
     def total_bytes(self) -> int: ...

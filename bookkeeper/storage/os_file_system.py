@@ -1,7 +1,6 @@
 """Files of the operating system below one root directory."""
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import logging
@@ -14,6 +13,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
+from magnetar.bookkeeper.storage.direct_buffers import ALIGNMENT, DirectBuffers
 from magnetar.bookkeeper.storage.file_system import Buffer, DirectoryLock, File, FileSystem
 
 _log = logging.getLogger(__name__)
@@ -27,7 +27,6 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _DONT_NEED: Final[int | None] = getattr(os, "POSIX_FADV_DONTNEED", None)
 _O_DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)
 _TURN_BYTES: Final = 256 << 10
-_DIRECT_ALIGNMENT: Final = 4096  # of memory, offset and size: enough for every disk in use
 STEP_BYTES: Final = 2 << 20
 _RATE_MIN: Final = 128 << 20  # bytes a second
 _BACKLOG_S: Final = 60.0
@@ -137,9 +136,9 @@ def coalesce(buffers: Sequence[Buffer], calls_buffers_max: int) -> list[Buffer]:
 class OsFile(File):
     """A file descriptor. Closed by ``close`` or by the last thread that shares it."""
 
-    def __init__(self, path: Path, flags: int) -> None:
+    def __init__(self, path: Path, flags: int, buffers: DirectBuffers) -> None:
         self._fd = -1
-        self.path = path
+        self.path, self._buffers = path, buffers
         self._fd = os.open(path, flags | os.O_RDWR | os.O_CLOEXEC, 0o644)
         self._durable_writes = _RWF_DSYNC != 0
         self._direct_fd = -1
@@ -222,14 +221,11 @@ class OsFile(File):
     def _read_directly(
         self, fd: int, size: int, offset: int, turn: AbstractContextManager[object] | None
     ) -> memoryview:
-        skipped = offset % _DIRECT_ALIGNMENT
+        skipped = offset % ALIGNMENT
         wanted = skipped + size
-        buffer = bytearray(wanted + -wanted % _DIRECT_ALIGNMENT + _DIRECT_ALIGNMENT)
-        address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
-        aligned = -address % _DIRECT_ALIGNMENT
-        view = memoryview(buffer)[aligned : len(buffer) - _DIRECT_ALIGNMENT + aligned]
+        view = self._buffers.take(wanted + -wanted % ALIGNMENT)
         got, step = 0, len(view) if turn is None else _TURN_BYTES
-        while got < wanted and got % _DIRECT_ALIGNMENT == 0:  # else it was the end of the file
+        while got < wanted and got % ALIGNMENT == 0:  # else it was the end of the file
             with turn or contextlib.nullcontext():
                 count = os.preadv(fd, [view[got : got + step]], offset - skipped + got)
             if count == 0:
@@ -301,7 +297,7 @@ class OsFileSystem(FileSystem):
     """Everything below ``root``, which is created when it is missing."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        self.root, self._buffers = root, DirectBuffers()
         root.mkdir(parents=True, exist_ok=True)
 
     def make_directory(self, path: str) -> None:
@@ -314,10 +310,10 @@ class OsFileSystem(FileSystem):
             directory = directory.parent
 
     def create(self, path: str) -> File:
-        return OsFile(self.root / path, os.O_CREAT | os.O_EXCL)
+        return OsFile(self.root / path, os.O_CREAT | os.O_EXCL, self._buffers)
 
     def open(self, path: str) -> File:
-        return OsFile(self.root / path, 0)
+        return OsFile(self.root / path, 0, self._buffers)
 
     def exists(self, path: str) -> bool:
         return (self.root / path).exists()
@@ -341,6 +337,9 @@ class OsFileSystem(FileSystem):
 
     def lock(self, path: str) -> DirectoryLock:
         return OsDirectoryLock(self.root / path)
+
+    def release_memory(self) -> None:
+        self._buffers.release_unused()
 
     def free_bytes(self) -> int:
         stat = os.statvfs(self.root)

@@ -145,6 +145,10 @@ class MultiDirFileSystem(FileSystem):
             raise
         return _Locks(locks)
 
+    def release_memory(self) -> None:
+        for root in self._roots:
+            root.release_memory()
+
     def free_bytes(self) -> int:
         return self._fullest().free_bytes()
 

@@ -140,6 +140,7 @@ class ReadAhead:
         if not self._touched:
             for ledger_id in list(self._streams):
                 self.forget(ledger_id)
+            self._storage.logs.file_system.release_memory()
         self._touched = False
 
     @property
