@@ -241,8 +241,10 @@ class Auditor:
                 core.on_released(_now_ms(), released)
             if _DELAY in self._news:
                 writes = self._delay_writes
-                delay_s = await self._read(_DELAY, self._delay_s)
+                delay_s = await self._read(_DELAY, self._ordered_delay_s)
                 written, self._delay_writes_taken = writes > self._delay_writes_taken, writes
+                if delay_s is None:  # what was written is an auditor's
+                    written, delay_s = False, self._config.lost_bookie_delay_ms / 1000
                 core.on_delay(_now_ms(), round(delay_s * 1000), written=written)
             if _BOOKIES in self._news:
                 core.on_bookies(_now_ms(), await self._read(_BOOKIES, self._read_bookies))
@@ -273,6 +275,8 @@ class Auditor:
     async def _make_core(self) -> AuditorCore:
         stored = await self._stored_zones()
         off = await self.ports.marks.disabled()
+        # Once only: two auditors of different settings must not answer each other's writes.
+        await self.ports.marks.show_auditors_delay_s(self._config.lost_bookie_delay_ms / 1000)
         return AuditorCore(self._config, stored, None if off is None else off.reason)
 
     async def _stored_zones(self) -> dict[str, ZonePhase]:
@@ -282,13 +286,13 @@ class Auditor:
             _log.warning("auditor: zones are judged anew: %s", error)
             return {}
 
-    async def _delay_s(self) -> float:
+    async def _ordered_delay_s(self) -> float | None:
+        """The delay that an operator set; None: the settings' holds."""
         try:
-            stored = await self.ports.marks.lost_bookie_delay_s()
+            return await self.ports.marks.lost_bookie_delay_s(ordered_only=True)
         except LedgerMetadataError as error:
             _log.warning("auditor: the configured delay holds: %s", error)
-            stored = None
-        return self._config.lost_bookie_delay_ms / 1000 if stored is None else stored
+            return None
 
     async def _perform(self, effect: Effect) -> None:
         metrics, marks = self.metrics, self.ports.marks

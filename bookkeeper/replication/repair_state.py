@@ -18,8 +18,8 @@ class RepairState:
         auditor: the elected one; "": there is none.
         marked: ledgers that are marked as under-replicated.
         first: the lowest ids of them.
-        lost_bookie_delay_s: how long a lost bookie may come back, as an operator set it for all
-            auditors; None: by their own settings.
+        lost_bookie_delay_s: how long a lost bookie may come back, as an operator or else the
+            auditor's settings have it; None: there was no auditor yet.
     """
 
     off_reason: str | None

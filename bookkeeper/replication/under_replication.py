@@ -54,6 +54,9 @@ PLACEMENT_CHECK: Final = "placementpolicycheckctime"
 REPLICAS_CHECK: Final = "replicascheckctime"
 _CHECKS: Final = frozenset({CHECK_ALL_LEDGERS, PLACEMENT_CHECK, REPLICAS_CHECK})
 
+# Before a delay that is an auditor's, not an operator's: the next auditor may have other settings.
+# Apache's Auditor and shell read it with Integer.parseInt, which takes a plus sign.
+_AUDITORS: Final = b"+"
 _ATTEMPTS_MAX: Final = 100
 _REASON_CHARS_MAX: Final = 1000
 _LEVELS: Final = 4  # directories of four hex digits: 64 bits of id
@@ -445,11 +448,19 @@ class UnderReplicationStore:
 
     # The auditor's facts
 
-    async def lost_bookie_delay_s(self) -> float | None:
-        """Seconds from a bookie's loss to the audit, as an operator set it; None: not set."""
+    async def lost_bookie_delay_s(self, *, ordered_only: bool = False) -> float | None:
+        """Seconds from a bookie's loss to the audit, as an operator or else an auditor set it.
+
+        Args:
+            ordered_only: leave out what an auditor set.
+        Returns:
+            None: nobody did.
+        """
         found = await self._store.get(self._delay)
+        if found is None or (ordered_only and found.value.startswith(_AUDITORS)):
+            return None
         try:
-            return None if found is None else float(found.value)
+            return float(found.value)
         except ValueError as error:
             raise LedgerMetadataError(f"{self._delay}: not a number: {found!r}") from error
 
@@ -458,6 +469,18 @@ class UnderReplicationStore:
         if not (math.isfinite(seconds) and seconds >= 0):
             raise ValueError(f"not a delay in seconds: {seconds}")
         await self._store.put(self._delay, self._format.encode_delay(seconds))
+
+    async def show_auditors_delay_s(self, seconds: float) -> None:
+        """Store the delay of an auditor's settings, unless an operator set one.
+
+        BookKeeper's shell can't do without the node (``triggeraudit``, ``decommissionbookie``).
+        """
+        value = _AUDITORS + self._format.encode_delay(seconds)
+
+        def change(found: bytes | None) -> bytes | None:
+            return value if found is None or found.startswith(_AUDITORS) else None
+
+        await update(self._store, self._delay, change)
 
     async def check_time_ms(self, name: str) -> int | None:
         """When the periodic check ``name`` last ended; None: never."""

@@ -109,6 +109,16 @@ async def test_bookkeepers_shell_moves_our_ledgers(
             assert await named(bookies[0])
             await asyncio.to_thread(shell.shell, "recover", "-f", bookies[0].bookie_id)
             assert not await named(bookies[0])
+            # Our auditor has written the delay of its settings; the shell makes it an operator's.
+            delay = "/ledgers/underreplication/lostBookieRecoveryDelay"
+            async with markers_at(zookeeper) as (store, _):
+                assert (found := await store.get(delay)) is not None
+                assert found.value == b"+0"
+                told = await asyncio.to_thread(shell.shell, "lostbookierecoverydelay", "-get")
+                assert "0" in told.splitlines()[-1], told
+                await asyncio.to_thread(shell.shell, "triggeraudit")
+                assert (found := await store.get(delay)) is not None
+                assert found.value == b"0"
             await asyncio.to_thread(shell.shell, "lostbookierecoverydelay", "-s", "1")
             assert await named(bookies[1])
             bookies[1].stop()

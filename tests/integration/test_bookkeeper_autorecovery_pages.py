@@ -71,7 +71,7 @@ async def test_pages() -> None:
         "sinceMs": 5000,
     }
     assert await read("who_is_auditor") == {"Auditor": "one"}
-    assert await read("lost_bookie_recovery_delay") == {"lostBookieRecoveryDelay": None}
+    assert await read("lost_bookie_recovery_delay") == {"lostBookieRecoveryDelay": 0}
     await marks.set_lost_bookie_delay_s(7)
     assert await read("lost_bookie_recovery_delay") == {"lostBookieRecoveryDelay": 7}
     assert (await by_path["/api/v1/autorecovery/is_ready"]()).status == 200

@@ -77,7 +77,7 @@ async def state(service: Service) -> Response:
     failed. `answerMs` is how long the bookie took to answer just now, `error` why it didn't.
     `addLatencyMs` is the time until an entry is on the bookie's disk; null where the bookie had
     none lately. `repair` is null in a standalone process. `lostBookieRecoveryDelay`
-    is in seconds; null: auditors go by their own settings.
+    is in seconds; null: there was no auditor yet.
     """
     bookies = service.bookie_cluster
     states = []

@@ -119,6 +119,43 @@ async def test_the_delay_is_an_operators_to_set(cluster: Cluster) -> None:
     await auditor.close()
 
 
+async def test_the_delay_of_the_settings_is_stored_and_is_no_order(cluster: Cluster) -> None:
+    """As Apache's Auditor does, whose shell can't trigger an audit without the node."""
+    path = "/ledgers/underreplication/lostBookieRecoveryDelay"
+    ledger = await cluster.ledger(("a0", "b0"))
+    auditor = cluster.auditor(delay_ms=1)
+    auditor.start()
+    await audited(cluster, 1)
+    assert (found := await cluster.store.get(path)) is not None
+    assert float(found.value) == 0.001
+    await auditor.close()
+
+    later = cluster.auditor(delay_ms=3_600_000)  # with other settings, which hold
+    later.start()
+    await audited(cluster, 2)
+    assert await cluster.marks.lost_bookie_delay_s() == 3600
+    await cluster.go("a0")
+
+    async def is_delayed() -> bool:
+        return cluster.metrics.audits_delayed == 1
+
+    await eventually(is_delayed)
+    await asyncio.sleep(3 * SETTLE_MS / 1000)  # nothing must happen
+    assert await cluster.marked() == {}
+    assert cluster.metrics.audits.count == 2  # what the auditor itself wrote isn't an order
+    # What triggeraudit of BookKeeper's shell does: what it read is written again, as an integer.
+    await cluster.store.put(path, b"3600")
+    await cluster.until_marked({ledger: {"a0"}})
+    await later.close()
+
+    last = cluster.auditor(delay_ms=1)  # an operator's delay holds, whatever the settings say
+    last.start()
+    await audited(cluster, cluster.metrics.audits.count + 1)
+    assert await cluster.marks.lost_bookie_delay_s() == 3600
+    assert last.delay_s == 3600
+    await last.close()
+
+
 async def test_a_bookie_that_returns_in_time(cluster: Cluster) -> None:
     await cluster.ledger(("a0", "b0"))
     auditor = cluster.auditor(delay_ms=3_600_000)
