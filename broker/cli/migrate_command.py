@@ -28,14 +28,16 @@ def run_migrate(options: argparse.Namespace) -> int:
         place = SwapPlace.of(options.metadata)
         start = time.monotonic()
         if options.dry_run:
-            with progress("reading the cluster", None):
-                report = asyncio.run((look_back if options.back else look)(place, config))
+            with progress("topics read", None) as advance:
+                report = asyncio.run((look_back if options.back else look)(place, config, advance))
             _tell(report.lines(), start)
             print("nothing was changed")
             return 1 if report.is_refused(accept_loss=options.accept_data_loss) else 0
         run = swap_back if options.back else swap
-        with progress("converting", None):
-            report = asyncio.run(run(place, config, accept_loss=options.accept_data_loss))
+        # Each topic counts twice: first all are looked at, and open ledgers are ended.
+        with progress("topics read, then converted", None) as advance:
+            work = run(place, config, advance, accept_loss=options.accept_data_loss)
+            report = asyncio.run(work)
         _tell(report.lines(), start)
     except LossRefusedError as error:
         _tell(error.lines, start)

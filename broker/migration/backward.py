@@ -50,8 +50,8 @@ from magnetar.broker.migration.pulsar_cluster import (
     PulsarCluster,
     PulsarLog,
     gather,
-    groups_of,
     log_of_topic,
+    topic_groups_of,
     topic_of_log,
 )
 from magnetar.broker.migration.pulsar_forms import NO_LEDGER, pack
@@ -204,7 +204,7 @@ class Backward:
             node = await self._pulsar.store.get(path)
             index = [] if node is None or not node.value else locator_index(node.value, path)
             return {each.position.ledgerId for each in index}
-        log = await self._pulsar.log(path.removeprefix(f"{MANAGED_LEDGERS}/"))
+        log = await self._pulsar.log(path.removeprefix(f"{MANAGED_LEDGERS}/"), with_ends=False)
         return set() if log is None else {row.ledgerId for row in log.node.ledgers}
 
     async def _finish(self) -> None:
@@ -265,8 +265,9 @@ class Backward:
             await self._pulsar.last_records(namespace, SNAPSHOTS),
             await self._pulsar.last_records(namespace, INDEXES),
         )
-        for some in groups_of(sorted(wanted, key=str)):
+        for some in topic_groups_of(sorted(wanted, key=str)):
             changes = await gather(self._change(topic, snapshots) for topic in some)
+            self._pulsar.advance(len(some))
             if self._write:
                 await self._note()
                 await gather(self._put(each, is_done=is_done) for each in changes)
@@ -289,7 +290,7 @@ class Backward:
     async def _change(self, topic: TopicName, snapshots: TopicSnapshots) -> _LogChange:
         stored = await read_stored(self._ours, topic.ml_name)
         change = _LogChange(log_of_topic(topic))
-        before = await self._pulsar.log(change.name)
+        before = await self._pulsar.log(change.name, with_ends=False)
         if before is not None and (stored is None or stored.stat.created_ms > self._since_ms):
             # Deleted meanwhile, and perhaps made anew: nothing of the old one may stay.
             self._unname(before)
@@ -426,7 +427,7 @@ class Backward:
         cursors: dict[str, pb.ManagedCursorNode],
     ) -> None:
         """What Pulsar's brokers will find, against what ours left."""
-        found = await self._pulsar.log(name)
+        found = await self._pulsar.log(name, with_ends=False)
         if found is None or found.node != node:
             self.report.mismatches.append(f"{name}: another list")
             return
@@ -590,7 +591,7 @@ class Backward:
 
     async def _drop_log(self, name: str) -> None:
         """Of Pulsar's and of ours."""
-        if (log := await self._pulsar.log(name)) is not None:
+        if (log := await self._pulsar.log(name, with_ends=False)) is not None:
             self._unname(log)
         self._unnamed |= await self._own.ledgers_of(name)
         await self._note()

@@ -233,6 +233,7 @@ class Forward:
         snapshots = await self._pulsar.snapshots(namespace)
         async for logs in self._pulsar.logs(namespace):
             await gather(self._log(log, snapshots, is_done=is_done) for log in logs)
+            self._pulsar.advance(len(logs))
         async for schema in self._pulsar.schemas(namespace):
             if schema.lost:
                 text = f"versions {', '.join(map(str, schema.lost))}: their ledgers are gone"

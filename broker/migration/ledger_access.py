@@ -19,7 +19,7 @@ from magnetar.managed_ledger.orphan_ledgers import APPLICATION, APPLICATION_VALU
 MARK: Final = "magnetar/migration"
 """Custom metadata of ledgers that a swap makes: by it those are found that no node names yet."""
 _COPIES: Final = 3
-_READS: Final = 64  # of metadata, at a time
+_AT_ONCE: Final = 64  # requests for metadata
 
 
 class LedgerAccess(Protocol):
@@ -165,8 +165,8 @@ class BookKeeperAccess:
     async def marked(self, marks: Collection[str]) -> dict[int, str]:
         marked = dict[int, str]()
         async for part in self._client.ledgers.ranges():
-            for start in range(0, len(part.ledger_ids), _READS):
-                ids = part.ledger_ids[start : start + _READS]
+            for start in range(0, len(part.ledger_ids), _AT_ONCE):
+                ids = part.ledger_ids[start : start + _AT_ONCE]
                 for found in await asyncio.gather(*map(self.metadata, ids)):
                     mark = b"" if found is None else found.custom_metadata.get(MARK, b"")
                     if found is not None and (text := mark.decode(errors="replace")) in marks:
@@ -174,5 +174,6 @@ class BookKeeperAccess:
         return marked
 
     async def delete(self, ledger_ids: Iterable[int]) -> None:
-        for ledger_id in ledger_ids:
-            await self._ledgers.delete(ledger_id)
+        ids = list(ledger_ids)
+        for start in range(0, len(ids), _AT_ONCE):
+            await asyncio.gather(*map(self._ledgers.delete, ids[start : start + _AT_ONCE]))

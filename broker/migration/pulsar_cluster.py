@@ -1,7 +1,7 @@
 """Reads what brokers of Apache Pulsar have stored; changes nothing."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
@@ -54,6 +54,9 @@ from magnetar.metadata.store import MetadataStore
 
 T = TypeVar("T")
 _AT_ONCE: Final = 64
+_TOPICS_AT_ONCE: Final = 256
+"""An open ledger's end is four or five synced writes one after the other, at ZooKeeper and bookies,
+which sync those of many ledgers together."""
 _PERSISTENT: Final = "persistent"
 
 
@@ -125,10 +128,18 @@ class PulsarCluster:
     """One cluster's metadata and the ledgers that they name.
 
     Every method raises MigrationError for what isn't of Pulsar's form, or can't be read.
+
+    Args:
+        advance: is told of topics that were read or converted, for people who wait.
     """
 
-    def __init__(self, store: MetadataStore, ledgers: LedgerAccess) -> None:
-        self.store, self.ledgers = store, ledgers
+    def __init__(
+        self,
+        store: MetadataStore,
+        ledgers: LedgerAccess,
+        advance: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self.store, self.ledgers, self.advance = store, ledgers, advance
 
     async def namespaces(self) -> list[str]:
         """All that have policies, topics or schemas, sorted."""
@@ -144,7 +155,7 @@ class PulsarCluster:
         names = await self.store.children(f"{MANAGED_LEDGERS}/{namespace}/{_PERSISTENT}")
         pending = {decode_name(name): name for name in names if name.endswith(PENDING_ACK_SUFFIX)}
         wanted = [name for name in names if not is_left(namespace, decode_name(name))]
-        for some in groups_of(wanted):
+        for some in topic_groups_of(wanted):
             found = await gather(
                 self.log(f"{namespace}/{_PERSISTENT}/{encoded}") for encoded in some
             )
@@ -173,15 +184,20 @@ class PulsarCluster:
         properties = properties_of(log.node.properties)
         return StoredLog(log.name, properties, log.counts.items(), self.ledgers)
 
-    async def log(self, name: str) -> PulsarLog | None:
-        """None: there is no such log."""
+    async def log(self, name: str, *, with_ends: bool = True) -> PulsarLog | None:
+        """None: there is no such log.
+
+        Args:
+            with_ends: False: all `ends` are None, and `counts` are those of the list: enough for
+                who looks at nodes only.
+        """
         path = f"{MANAGED_LEDGERS}/{name}"
         stored = await self.store.get(path)
         if stored is None:
             return None
         node = log_node(stored.value, path)
-        ends = dict[int, LedgerMetadata | None]()
-        for some in groups_of(node.ledgers):
+        ends: dict[int, LedgerMetadata | None] = dict.fromkeys(r.ledgerId for r in node.ledgers)
+        for some in groups_of(node.ledgers if with_ends else ()):
             found = await gather(self.ledgers.end(row.ledgerId) for row in some)
             ends.update((row.ledgerId, end) for row, end in zip(some, found, strict=True))
         cursors = dict[str, PulsarCursor]()
@@ -338,8 +354,14 @@ def log_of_topic(topic: TopicName) -> str:
 
 
 def groups_of(items: Sequence[T]) -> list[Sequence[T]]:
-    """As many of the items as are worked on at once."""
+    """As many of a topic's items as are worked on at once."""
     return [items[start : start + _AT_ONCE] for start in range(0, len(items), _AT_ONCE)]
+
+
+def topic_groups_of(topics: Sequence[T]) -> list[Sequence[T]]:
+    """As many of the topics as are worked on at once."""
+    size = _TOPICS_AT_ONCE
+    return [topics[start : start + size] for start in range(0, len(topics), size)]
 
 
 async def gather(calls: Iterable[Awaitable[T]]) -> list[T]:

@@ -1,10 +1,10 @@
 """The two ways of a cluster between Apache Pulsar's brokers and ours, over the same bookies."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from magnetar.bookkeeper.ledgers import connect_ledgers
 from magnetar.broker.migration.backward import Backward
@@ -20,6 +20,11 @@ CHROOT: Final = "/magnetar"
 """Below the root of Pulsar's metadata: where ours are."""
 _LEDGERS: Final = "/ledgers"
 _SCHEME: Final = "zk:"
+Advance: TypeAlias = Callable[[int], None]
+
+
+def _nobody(_: int) -> None:
+    """Nobody waits."""
 
 
 class SwapPlace(NamedTuple):
@@ -63,10 +68,10 @@ class SwapPlace(NamedTuple):
 
 @asynccontextmanager
 async def _connect(
-    place: SwapPlace, config: Path | None, *, write: bool
+    place: SwapPlace, config: Path | None, advance: Advance, *, write: bool
 ) -> AsyncIterator[tuple[PulsarCluster, MetadataStore]]:
     async with connect_ledgers(place.ledgers, metadata_config=config) as ledgers:
-        pulsar = PulsarCluster(ledgers.store, BookKeeperAccess(ledgers, recover=write))
+        pulsar = PulsarCluster(ledgers.store, BookKeeperAccess(ledgers, recover=write), advance)
         ours = await connect_store(place.ours, config)
         try:
             yield pulsar, ours
@@ -74,39 +79,54 @@ async def _connect(
             await ours.close()
 
 
-async def look(place: SwapPlace, config: Path | None = None) -> SwapReport:
+async def look(
+    place: SwapPlace, config: Path | None = None, advance: Advance = _nobody
+) -> SwapReport:
     """What a swap would carry and what not; changes nothing but the empty node of our chroot.
+
+    Args:
+        advance: see `PulsarCluster`.
 
     Raises:
         MigrationError: something can't be read. MetadataError, OSError: a store can't.
     """
-    async with _connect(place, config, write=False) as (pulsar, ours):
+    async with _connect(place, config, advance, write=False) as (pulsar, ours):
         return await Forward(pulsar, ours, _now_ms, write=False).run()
 
 
 async def swap(
-    place: SwapPlace, config: Path | None = None, *, accept_loss: bool = False
+    place: SwapPlace,
+    config: Path | None = None,
+    advance: Advance = _nobody,
+    *,
+    accept_loss: bool = False,
 ) -> SwapReport:
     """Gives a cluster to our brokers; may be repeated after any failure.
 
     Raises:
         MigrationError, LossRefusedError: see `Forward`.
     """
-    async with _connect(place, config, write=True) as (pulsar, ours):
+    async with _connect(place, config, advance, write=True) as (pulsar, ours):
         return await Forward(pulsar, ours, _now_ms, write=True, accept_loss=accept_loss).run()
 
 
-async def look_back(place: SwapPlace, config: Path | None = None) -> SwapReport:
+async def look_back(
+    place: SwapPlace, config: Path | None = None, advance: Advance = _nobody
+) -> SwapReport:
     """What the way back would carry and what not; as `look`."""
-    async with _connect(place, config, write=False) as (pulsar, ours):
+    async with _connect(place, config, advance, write=False) as (pulsar, ours):
         return await Backward(pulsar, ours, pulsar.ledgers, _now_ms, write=False).run()
 
 
 async def swap_back(
-    place: SwapPlace, config: Path | None = None, *, accept_loss: bool = False
+    place: SwapPlace,
+    config: Path | None = None,
+    advance: Advance = _nobody,
+    *,
+    accept_loss: bool = False,
 ) -> SwapReport:
     """Gives a cluster back to Pulsar's brokers; as `swap`."""
-    async with _connect(place, config, write=True) as (pulsar, ours):
+    async with _connect(place, config, advance, write=True) as (pulsar, ours):
         back = Backward(
             *(pulsar, ours, pulsar.ledgers, _now_ms), write=True, accept_loss=accept_loss
         )

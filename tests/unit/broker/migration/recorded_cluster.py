@@ -106,8 +106,14 @@ class Cluster:
         cluster = PulsarCluster(self.pulsar, self.ledgers)
         return Forward(cluster, self.ours, lambda: NOW_MS, write=write, accept_loss=accept_loss)
 
-    def backward(self, *, write: bool = True, accept_loss: bool = False) -> Backward:
-        cluster = PulsarCluster(self.pulsar, self.ledgers)
+    def backward(
+        self,
+        *,
+        write: bool = True,
+        accept_loss: bool = False,
+        advance: Callable[[int], None] = lambda _: None,
+    ) -> Backward:
+        cluster = PulsarCluster(self.pulsar, self.ledgers, advance)
         return Backward(
             *(cluster, self.ours, self.ledgers, lambda: NOW_MS),
             write=write,

@@ -7,6 +7,7 @@ import orjson
 import pytest
 from pyroaring import BitMap
 
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.broker.migration import backward, doomed_ledgers, marker
 from magnetar.broker.migration import pulsar_metadata_pb2 as pb
 from magnetar.broker.migration.doomed_ledgers import is_doomed
@@ -93,6 +94,23 @@ async def test_without_a_change_all_is_as_it_was(cluster: Cluster) -> None:
             check_list(path, before, after[path])
         else:
             check_cursor(path, before, after[path])
+
+
+async def test_only_ledgers_without_an_end_are_asked_for_theirs(cluster: Cluster) -> None:
+    """Each costs a request in each of three passes, and there may be very many of them."""
+    asked = list[int]()
+    end = cluster.ledgers.end
+
+    async def asked_end(ledger_id: int) -> LedgerMetadata | None:
+        asked.append(ledger_id)
+        return await end(ledger_id)
+
+    cluster.ledgers.end = asked_end  # type: ignore[method-assign]
+    topics = list[int]()
+    await cluster.backward(advance=topics.append).run()
+    assert 50 in asked  # the newest of the topic `holes`
+    assert 6 not in asked  # the one before, which has its end in the list
+    assert sum(topics) == 2 * 13  # looked at, then written
 
 
 def check_list(path: str, before: bytes, after: bytes) -> None:
