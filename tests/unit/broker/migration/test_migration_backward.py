@@ -108,8 +108,7 @@ async def test_only_ledgers_without_an_end_are_asked_for_theirs(cluster: Cluster
     cluster.ledgers.end = asked_end  # type: ignore[method-assign]
     topics = list[int]()
     await cluster.backward(advance=topics.append).run()
-    assert 50 in asked  # the newest of the topic `holes`
-    assert 6 not in asked  # the one before, which has its end in the list
+    assert not {6, 50} & set(asked)  # of the topic `holes`: its list has their ends
     assert sum(topics) == 2 * 13  # looked at, then written
 
 
