@@ -94,7 +94,7 @@ class Loads:
         if self._acknowledged:
             await self._ask(map(_add_subscription, names))
         frames = b"".join(map(self._send, names, range(1, count + 1)))
-        acks = [_ack(name, next(read)) for _ in range(self._acknowledged) for name in names]
+        acks = [_ack(name, next(read)) for name in names for _ in range(self._acknowledged)]
         self.client.feed(frames)
         self.client.send(*acks)
         await self._answers(count + len(acks))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from google.protobuf.message import DecodeError, Message
 
+from magnetar.broker.connection.consumer_commands import on_acks
 from magnetar.broker.connection.consumer_sink import BinaryConsumerSink
 from magnetar.broker.connection.handlers import FIELDS, HANDLERS
 from magnetar.broker.connection.receive_buffer import FrameBuffer, PauseReason
@@ -32,7 +33,9 @@ from magnetar.broker.protocol.framing import (
     encode,
     varint,
 )
+from magnetar.broker.protocol.plain_sends import scan_acks
 from magnetar.broker.protocol.text import has_broken_text
+from magnetar.broker.transaction.transaction_id import TransactionId
 
 if TYPE_CHECKING:
     from magnetar.broker.connection.auth_session import AuthSession
@@ -47,10 +50,13 @@ _BEFORE_CONNECT = frozenset(
 )
 # Hot commands are parsed straight from their sub-message when the bytes in front of it are the
 # canonical ones (type, then the field of the same number, length below 128): 0.3 us instead of 0.9.
-_HOT: Final[dict[bytes, Any]] = {
+_Hot = dict[bytes, Any]
+_HOT: Final[_Hot] = {
     bytes((0x08, kind, kind << 3 | 2)): message
     for kind, message in ((_ACK, pb.CommandAck), (_FLOW, pb.CommandFlow))
 }
+_ACK_PREFIX = bytes((0x08, _ACK, _ACK << 3 | 2))
+_HOT_BUT_ACK: Final[_Hot] = {key: each for key, each in _HOT.items() if key != _ACK_PREFIX}
 _BY_PREFIX: Final[dict[bytes, tuple[int, Any]]] = {
     bytes((0x08, kind)) + varint(kind << 3 | 2): (kind, message)
     for message, (kind, _) in COMMAND_FIELDS.items()
@@ -107,6 +113,7 @@ class Connection(asyncio.BufferedProtocol):
     as a proxy does.
     """
     has_looked_up = False
+    _hot = _HOT
 
     def __init__(self, service: BrokerService, received: bytes = b"") -> None:
         """``received``: what the client has said before there was a connection
@@ -241,7 +248,7 @@ class Connection(asyncio.BufferedProtocol):
     def _take_frames(self, view: memoryview, end: int) -> int:
         """Handle every complete frame of ``view[0:end]``; where the incomplete one begins."""
         start, unpack, frame_bytes_max = 0, _TWO_U32.unpack_from, self._frame_bytes_max
-        sends, left = self.sends, _COST_PER_TURN
+        sends, left, hot = self.sends, _COST_PER_TURN, self._hot
         scans = sends.scan is not None
         while end - start >= 8:
             total, size = unpack(view, start)
@@ -265,13 +272,16 @@ class Connection(asyncio.BufferedProtocol):
                     sends.on_send(view, command_from + 4, body_from, frame_end)
                     start = frame_end
                     continue
-                if left > 0 and (message := _HOT.get(prefix)) is not None:
+                if left > 0 and (message := hot.get(prefix)) is not None:
                     left -= 1
                     command = message.FromString(view[command_from + 4 : body_from])
                     if not command.IsInitialized():
                         raise MalformedFrameError("required field missing")
                     HANDLERS[view[command_from + 1]](self, command)
                     start = frame_end
+                    continue
+                if left > 0 and prefix == _ACK_PREFIX:  # see `expect_acks_in_transactions`
+                    start, left = self._take_acks(view, start, end, left)
                     continue
             if left <= 0:
                 # a copy of what lies in the buffer of all connections, once
@@ -291,6 +301,29 @@ class Connection(asyncio.BufferedProtocol):
             if total > frame_bytes_max or total < 4:
                 raise MalformedFrameError(f"frame of {total} bytes, limit {frame_bytes_max}")
         return start
+
+    def expect_acks_in_transactions(self) -> None:
+        """From the next read on its ACKs are looked at for runs of one transaction."""
+        if scan_acks is not None:
+            self._hot = _HOT_BUT_ACK
+
+    def _take_acks(self, view: memoryview, start: int, end: int, left: int) -> tuple[int, int]:
+        """The run of ACKs that ``view[start:end]`` begins with, or its first frame, an ACK.
+
+        Returns:
+            Where the next frame begins; how many more this turn takes.
+        """
+        assert scan_acks is not None
+        if (run := scan_acks(view, start, end, left)) is not None:
+            next_start, consumer_id, most, least, request_ids, acks = run
+            on_acks(self, consumer_id, TransactionId(most, least), request_ids, acks)
+            return next_start, left - len(request_ids)
+        total, size = _TWO_U32.unpack_from(view, start)
+        command = pb.CommandAck.FromString(view[start + 12 : start + 8 + size])
+        if not command.IsInitialized():
+            raise MalformedFrameError("required field missing")
+        HANDLERS[_ACK](self, command)
+        return start + 4 + total, left - 1
 
     def _take_command(self, view: memoryview, start: int, body_from: int, end: int) -> None:
         size = body_from - start

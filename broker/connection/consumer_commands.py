@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.compaction.keyed_messages import last_kept_index
@@ -264,21 +263,84 @@ def on_ack(connection: Connection, command: pb.CommandAck) -> None:
             done(None)
 
 
-def _ack_in_transaction(connection: Connection, consumer: Consumer, command: pb.CommandAck) -> None:
-    transaction = TransactionId(command.txnid_most_bits, command.txnid_least_bits)
-    request_id = command.request_id if command.HasField("request_id") else None
+def on_acks(
+    connection: Connection,
+    consumer_id: int,
+    transaction: TransactionId,
+    request_ids: list[int],
+    found: Iterable[tuple[Position, int, int]],
+) -> None:
+    """ACKs of one consumer and transaction, one behind the other, each of what a `PendingAck` is
+    made of. All are taken together; if one is refused, each is for itself."""
+    consumer = _consumer(connection, consumer_id)
+    if consumer is None:
+        return
+    acks = [PendingAck(*each) for each in found]
+    done = _AckAnswers(connection, consumer_id, transaction, request_ids)
+    if (subscription := _transactional(connection, consumer, done)) is None:
+        return
 
-    def done(error: BaseException | None) -> None:
-        if request_id is not None:
-            _ack_response(connection, consumer.consumer_id, request_id, error, transaction)
+    def one_by_one() -> None:
+        for request_id, ack in zip(request_ids, acks, strict=True):
+            answer = _AckAnswers(connection, consumer_id, transaction, [request_id])
+            subscription.acknowledge_in_transaction(consumer, transaction, (ack,), answer)
 
-    subscription, message_ids = consumer.subscription, command.message_id
-    cumulative = command.ack_type == pb.CommandAck.Cumulative
+    subscription.acknowledge_in_transaction(
+        consumer, transaction, acks, done, refused=one_by_one if len(acks) > 1 else None
+    )
+
+
+class _AckAnswers:
+    """Answers ACKs in a transaction; see `AckDone`."""
+
+    __slots__ = ("_connection", "_consumer_id", "_request_ids", "_transaction")
+
+    def __init__(
+        self,
+        connection: Connection,
+        consumer_id: int,
+        transaction: TransactionId,
+        request_ids: Sequence[int],
+    ) -> None:
+        self._connection, self._consumer_id = connection, consumer_id
+        self._transaction, self._request_ids = transaction, request_ids
+
+    def __call__(self, error: BaseException | None) -> None:
+        connection, consumer_id, transaction = (
+            self._connection,
+            self._consumer_id,
+            self._transaction,
+        )
+        if error is not None:
+            for request_id in self._request_ids:
+                _ack_response(connection, consumer_id, request_id, error, transaction)
+        elif self._request_ids and not connection.closed:
+            connection.write([encode_ack_answers(consumer_id, transaction, self._request_ids)])
+
+
+def _transactional(
+    connection: Connection, consumer: Consumer, done: AckDone
+) -> PersistentSubscription | None:
+    """None: there are no transactions, and the client is told so."""
     if not connection.service.config.transaction_coordinator_enabled:
         done(NotAllowedError(NO_TRANSACTIONS))
-    elif not isinstance(subscription, PersistentSubscription):
+    elif not isinstance(consumer.subscription, PersistentSubscription):
         done(NotAllowedError("Transactions need a persistent topic"))
-    elif not message_ids or (cumulative and len(message_ids) > 1):
+    else:
+        return consumer.subscription
+    return None
+
+
+def _ack_in_transaction(connection: Connection, consumer: Consumer, command: pb.CommandAck) -> None:
+    connection.expect_acks_in_transactions()
+    transaction = TransactionId(command.txnid_most_bits, command.txnid_least_bits)
+    request_ids = [command.request_id] if command.HasField("request_id") else []
+    done = _AckAnswers(connection, consumer.consumer_id, transaction, request_ids)
+    if (subscription := _transactional(connection, consumer, done)) is None:
+        return
+    message_ids = command.message_id
+    cumulative = command.ack_type == pb.CommandAck.Cumulative
+    if not message_ids or (cumulative and len(message_ids) > 1):
         done(NotAllowedError("An acknowledgement names no message, or too many"))
     elif len(message_ids) > _IDS_IN_TRANSACTION or command.ByteSize() > _BYTES_IN_TRANSACTION:
         parts = _in_parts(message_ids)
@@ -407,9 +469,6 @@ def _ack_response(
 ) -> None:
     if connection.closed:
         return
-    if error is None and transaction is not None:
-        connection.write([encode_ack_answer(consumer_id, request_id, transaction)])
-        return
     reply = pb.CommandAckResponse(consumer_id=consumer_id, request_id=request_id)
     if transaction is not None:
         reply.txnid_most_bits, reply.txnid_least_bits = transaction
@@ -419,17 +478,20 @@ def _ack_response(
     connection.send(reply)
 
 
-def encode_ack_answer(consumer_id: int, request_id: int, transaction: TransactionId) -> bytes:
-    """The frame of an ACK_RESPONSE without an error, as `encode` makes it; cheaper."""
-    data = b"%b%b" % (_acknowledged(consumer_id, transaction), varint(request_id))
-    return short_frame(_ACK_RESPONSE, data)
-
-
-@lru_cache(maxsize=1 << 10)
-def _acknowledged(consumer_id: int, transaction: TransactionId) -> bytes:
-    """What answers to a consumer's acknowledgements in a transaction have in common."""
+def encode_ack_answers(
+    consumer_id: int, transaction: TransactionId, request_ids: Iterable[int]
+) -> bytes:
+    """The frames of ACK_RESPONSEs without an error, as `encode` makes them; cheaper."""
     most, least = transaction
-    return b"\x08%b\x10%b\x18%b\x30" % (varint(consumer_id), varint(least), varint(most))
+    data = b"\x08%b\x10%b\x18%b\x30" % (varint(consumer_id), varint(least), varint(most))
+    starts, parts = dict[int, bytes](), list[bytes]()  # in front of a number of so many bytes
+    for request_id in request_ids:
+        number = varint(request_id)
+        size = len(number)
+        if (start := starts.get(size)) is None:
+            start = starts[size] = short_frame(_ACK_RESPONSE, data + number)[:-size]
+        parts += (start, number)
+    return b"".join(parts)
 
 
 def on_redeliver(

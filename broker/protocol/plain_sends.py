@@ -8,11 +8,13 @@ Run: TypeAlias = (
     " dict[int, tuple[int, int]] | None]"
 )
 """See ``send_scan.pyx``."""
+AckRun: TypeAlias = "tuple[int, int, int, int, list[int], list[tuple[tuple[int, int], int, int]]]"
 Scan: TypeAlias = Callable[[memoryview, int, int, int, int], "Run | None"]
 
 scan_sends: Scan | None
+scan_acks: Callable[[memoryview, int, int, int], "AckRun | None"] | None
 scan_transaction: Callable[[bytes | memoryview], "tuple[int, int, int, int] | None"] | None
 try:
-    from magnetar.broker.protocol.send_scan import scan_sends, scan_transaction
+    from magnetar.broker.protocol.send_scan import scan_acks, scan_sends, scan_transaction
 except ImportError:  # there was no compiler
-    scan_sends = scan_transaction = None
+    scan_acks = scan_sends = scan_transaction = None

@@ -1,5 +1,6 @@
 # cython: language_level=3
 """SENDs of one read, as long as they are plain: their heads and bodies without protobuf objects.
+ACKs of one transaction, too.
 
 Plain: from one producer, with a checksum that is right, one message or a batch each, no chunk, no encryption,
 and no field that this file doesn't know. That of a transaction is plain if its metadata names the transaction.
@@ -25,6 +26,7 @@ cdef enum:
     _BATCHED_BYTES_MIN = 6  # as entry_header
     _CHECKED = 0x0E01
     _SEND_TAGS = 0x080632  # BaseCommand: its type is SEND, and the field of that
+    _ACK_TAGS = 0x080A52  # the same of ACK
 
 
 # By compression type, as entry_header: bytes of the codec's frame, and how many bytes each other one can
@@ -39,6 +41,17 @@ cdef struct Send:
     uint64_t highest_id
     uint64_t messages
     bint names_transaction
+
+
+cdef struct Ack:
+    uint64_t consumer_id
+    uint64_t request_id
+    uint64_t txn_least
+    uint64_t txn_most
+    uint64_t ledger_id
+    uint64_t entry_id
+    uint64_t left  # PendingAck.left
+    uint64_t batch_size
 
 
 cdef struct Metadata:
@@ -379,3 +392,114 @@ def scan_transaction(body):
     if not is_found or not metadata.transaction:
         return None
     return metadata.marker, metadata.txn_most, metadata.txn_least, metadata.publish_time
+
+
+cdef bint _read_message_id(const uint8_t *at, const uint8_t *end, Ack *ack) noexcept nogil:
+    """False: not plain."""
+    cdef uint64_t value = 0
+    cdef uint8_t tag
+    cdef int seen = 0
+    while at < end:
+        tag = at[0]
+        at = _varint(at + 1, end, &value)
+        if at == NULL:
+            return False
+        if tag == 0x08:
+            ack.ledger_id, seen = value, seen | 1
+        elif tag == 0x10:
+            ack.entry_id, seen = value, seen | 2
+        elif tag == 0x28:  # ack_set: one word
+            if seen & 4:
+                return False
+            ack.left, seen = value, seen | 4
+        elif tag == 0x30:
+            if value > 64:
+                return False
+            ack.batch_size = value
+        elif tag != 0x18 and tag != 0x20:  # partition, batch_index
+            return False
+    return seen & 3 == 3
+
+
+cdef bint _read_ack(const uint8_t *at, const uint8_t *end, Ack *ack) noexcept nogil:
+    """False: not plain."""
+    cdef uint64_t value = 0
+    cdef uint8_t tag
+    cdef int seen = 0
+    ack.left = ack.batch_size = 0
+    while at < end:
+        tag = at[0]
+        if tag == 0x1A:  # message_id: a single one
+            at = _sized(at + 1, end, &value)
+            if at == NULL or seen & 4 or not _read_message_id(at, at + value, ack):
+                return False
+            at, seen = at + value, seen | 4
+            continue
+        at = _varint(at + 1, end, &value)
+        if at == NULL:
+            return False
+        if tag == 0x08:
+            ack.consumer_id, seen = value, seen | 1
+        elif tag == 0x10:  # ack_type: individual
+            if value:
+                return False
+            seen |= 2
+        elif tag == 0x30:
+            ack.txn_least, seen = value, seen | 8
+        elif tag == 0x38:
+            ack.txn_most, seen = value, seen | 16
+        elif tag == 0x40:
+            ack.request_id, seen = value, seen | 32
+        else:
+            return False
+    return seen == 63
+
+
+def scan_acks(view, Py_ssize_t start, Py_ssize_t end, Py_ssize_t count_max):
+    """The plain ACKs at the beginning of ``view[start:end]``, of the first one's consumer and transaction.
+
+    Plain: individual, of one entry or of some messages of a batch of up to 64, with a request id.
+
+    Args:
+        view: a memoryview of bytes.
+
+    Returns:
+        None: the first frame isn't one. Else where the next frame begins; the consumer's id; most and
+        least bits of the transaction; of each its request id, and what a `PendingAck` is made of.
+    """
+    cdef Py_buffer buffer
+    PyObject_GetBuffer(view, &buffer, PyBUF_SIMPLE)
+    try:
+        if start < 0 or end > buffer.len:
+            raise IndexError(f"bytes {start} to {end} of {buffer.len}")
+        return _scan_acks(<const uint8_t *>buffer.buf, start, end, count_max)
+    finally:
+        PyBuffer_Release(&buffer)
+
+
+cdef object _scan_acks(const uint8_t *data, Py_ssize_t start, Py_ssize_t end, Py_ssize_t count_max):
+    cdef Ack ack
+    cdef Py_ssize_t frame_end, size
+    cdef uint64_t consumer_id = 0, least = 0, most = 0
+    cdef list request_ids = [], found = []
+    while end - start >= 12 and len(found) < count_max:
+        frame_end = start + 4 + <Py_ssize_t>_u32(data + start)
+        size = <Py_ssize_t>_u32(data + start + 4)
+        if (
+            frame_end > end
+            or size < 4
+            or frame_end != start + 8 + size
+            or _u32(data + start + 8) != (_ACK_TAGS << 8 | <uint32_t>(size - 4))
+            or size - 4 > 127
+            or not _read_ack(data + start + 12, data + frame_end, &ack)
+            or (found and ack.consumer_id != consumer_id)
+            or (found and (ack.txn_least != least or ack.txn_most != most))
+        ):
+            break
+        consumer_id, least, most = ack.consumer_id, ack.txn_least, ack.txn_most
+        request_ids.append(ack.request_id)
+        found.append(((<int64_t>ack.ledger_id, <int64_t>ack.entry_id), ack.left, ack.batch_size))
+        start = frame_end
+    if not found:
+        return None
+    return start, consumer_id, most, least, request_ids, found

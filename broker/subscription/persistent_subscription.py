@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -424,18 +424,22 @@ class PersistentSubscription(Subscription):
         done: AckDone,
         *,
         cumulative: bool = False,
+        refused: Callable[[], None] | None = None,
     ) -> None:
         """Acknowledge with the commit of a transaction; none of them if one is refused.
 
         Args:
             done: called when it is durable, or with the BrokerError that says why not.
             cumulative: everything up to the position of the only one of them.
+            refused: called instead if one of them is refused.
         """
         if not self.durable:
             done(NotAllowedError("A non-durable subscription has no transactions"))
             return
         transactions = self._begin_transactions()
-        transactions.acknowledge(consumer, transaction, acks, done, cumulative=cumulative)
+        transactions.acknowledge(
+            consumer, transaction, acks, done, cumulative=cumulative, refused=refused
+        )
 
     async def acknowledge_many_in_transaction(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -56,10 +56,11 @@ class TransactionalAcks:
         done: AckDone,
         *,
         cumulative: bool,
+        refused: Callable[[], None] | None = None,
     ) -> None:
         """See `PersistentSubscription.acknowledge_in_transaction`."""
         if not self.log.is_open:
-            again = partial(self.acknowledge, consumer, transaction, acks, done)
+            again = partial(self.acknowledge, consumer, transaction, acks, done, refused=refused)
             self._subscription.topic.service.run(self._when_open(again, done, cumulative))
             return
         try:
@@ -70,7 +71,10 @@ class TransactionalAcks:
             else:
                 self.log.acknowledge(transaction, acks, done)
         except BrokerError as error:
-            done(error)
+            if refused is None:
+                done(error)
+            else:
+                refused()
             return
         if not cumulative:
             self._withhold(consumer, acks)
@@ -119,7 +123,8 @@ class TransactionalAcks:
             raise NotAllowedError("Cumulative acknowledgements need an exclusive subscription")
         end = subscription.ledger.last_confirmed
         for ack in acks:
-            if ack.position > end:
+            # A client may name any number: no record has one below 0.
+            if ack.position > end or ack.position[0] < 0 or ack.position[1] < 0:
                 raise NotAllowedError("The topic doesn't have this message yet")
 
     def _withhold(self, consumer: Consumer | None, acks: Sequence[PendingAck]) -> None:

@@ -409,7 +409,9 @@ class PendingAckLog:
         for entry_id in range(first, first + count):
             self._recorded += 1
             self.core.on_recorded((ledger_id, entry_id))
-            self._perform()
+            if self.core.has_effects:  # before the next record: it may ask the cursor
+                self._perform()
+        self._perform()
         for number in range(recorded + 1, self._recorded + 1):
             for done in self._waiting.pop(number, ()):
                 done(None)

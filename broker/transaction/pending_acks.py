@@ -175,7 +175,8 @@ class _End:
         while self.left and len(some) < APPLIED_AT_ONCE and words <= _WORDS_AT_ONCE:
             ack = self.acks.individual.pop(self.left.pop())
             some.append(ack)
-            words += ack.weight - 1
+            if ack.left:
+                words += ack.weight - 1
         return some
 
 
@@ -232,8 +233,7 @@ class PendingAcks:
             InvalidTransactionStatusError: the transaction has ended.
         """
         self.check(transaction, acks, {})
-        for ack in acks:
-            self._hold(transaction, ack)
+        self._hold(transaction, acks)
         return self._record_acks(transaction, acks)
 
     def check(
@@ -338,22 +338,25 @@ class PendingAcks:
                 sequences[:] = sorted(x.least for x in self._open if x.most == transaction.most)
         return acks
 
-    def _hold(self, transaction: TransactionId, ack: PendingAck) -> None:
-        if not (mask := ack.mask):  # a part without a message
-            return
-        individual = self._acks_of(transaction).individual
-        ledger_id, entry_id = ack.position
-        if (known := individual.get(ack.position)) is None:
-            individual[ack.position] = ack
-            self._live += 1
-        else:  # other messages of the batch
-            left = known.left & ack.left
-            individual[ack.position] = PendingAck(ack.position, left, ack.batch_size)
-        if (entries := self._pending.get(ledger_id)) is None:
-            entries = self._pending[ledger_id] = {}
-        if (before := entries.get(entry_id)) is not None:
-            mask |= before[0]
-        entries[entry_id] = (mask, ack.batch_size)
+    def _hold(self, transaction: TransactionId, acks: Iterable[PendingAck]) -> None:
+        pending, individual = self._pending, None
+        for ack in acks:
+            if not (mask := ack.mask):  # a part without a message
+                continue
+            if individual is None:
+                individual = self._acks_of(transaction).individual
+            position = ledger_id, entry_id = ack.position
+            if (known := individual.get(position)) is None:
+                individual[position] = ack
+                self._live += 1
+            else:  # other messages of the batch
+                left = known.left & ack.left
+                individual[position] = PendingAck(position, left, ack.batch_size)
+            if (entries := pending.get(ledger_id)) is None:
+                entries = pending[ledger_id] = {}
+            if (before := entries.get(entry_id)) is not None:
+                mask |= before[0]
+            entries[entry_id] = (mask, ack.batch_size)
 
     def _hold_cumulative(self, transaction: TransactionId, ack: PendingAck) -> None:
         acks = self._acks_of(transaction)
@@ -493,7 +496,7 @@ class PendingAcks:
                 if self._extends(transaction, ack):
                     self._hold_cumulative(transaction, ack)
             elif not ack.mask & self._pending.get(ledger_id, {}).get(entry_id, (0, 0))[0]:
-                self._hold(transaction, ack)
+                self._hold(transaction, (ack,))
 
     def on_replayed(self, before: "PendingAcks | None" = None) -> None:
         """All records of the log were taken, and no end is being applied.
@@ -565,6 +568,11 @@ class PendingAcks:
         self._weight -= cut.weight
         if cut.position != EARLIEST:
             self._effects.append(TrimPendingAckLog(cut.position))
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether ``take_effects`` answers any."""
+        return bool(self._effects)
 
     def take_effects(self) -> list[PendingAckEffect]:
         effects, self._effects = self._effects, []
@@ -661,11 +669,12 @@ def _in_records(acks: Iterable[PendingAck]) -> Iterator[list[PendingAck]]:
     some: list[PendingAck] = []
     weight = 0
     for ack in acks:
-        if some and weight + ack.weight > _RECORD_WEIGHT_MAX:
+        more = ack.weight if ack.left else 1
+        if some and weight + more > _RECORD_WEIGHT_MAX:
             yield some
             some, weight = [], 0
         some.append(ack)
-        weight += ack.weight
+        weight += more
     if some:
         yield some
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.broker.connection.consumer_commands import encode_ack_answer
+from magnetar.broker.connection.consumer_commands import encode_ack_answers
 from magnetar.broker.connection.transaction_commands import encode_answer
 from magnetar.broker.protocol import pulsar_api_pb2 as api
 from magnetar.broker.protocol.entry_header import make_header
@@ -87,12 +87,18 @@ def test_answers(name: str, request_id: int, least: int, most: int) -> None:
     assert encode_answer(kind, request_id, least, most) == encode(wanted)
 
 
-@given(_UINT64, _UINT64, _UINT64, _UINT64)
-def test_answers_to_acknowledgements(consumer: int, request_id: int, least: int, most: int) -> None:
-    wanted = api.CommandAckResponse(
-        consumer_id=consumer, request_id=request_id, txnid_least_bits=least, txnid_most_bits=most
-    )
-    assert encode_ack_answer(consumer, request_id, TransactionId(most, least)) == encode(wanted)
+@given(_UINT64, st.lists(_UINT64), _UINT64, _UINT64)
+def test_answers_to_acknowledgements(
+    consumer: int, request_ids: list[int], least: int, most: int
+) -> None:
+    wanted = [
+        api.CommandAckResponse(
+            consumer_id=consumer, request_id=x, txnid_least_bits=least, txnid_most_bits=most
+        )
+        for x in request_ids
+    ]
+    frames = encode_ack_answers(consumer, TransactionId(most, least), request_ids)
+    assert frames == b"".join(map(encode, wanted))
 
 
 @given(_UINT64, _UINT64, _GIVEN_OUT, st.booleans())
