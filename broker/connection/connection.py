@@ -319,7 +319,7 @@ class Connection(asyncio.BufferedProtocol):
             on_acks(self, consumer_id, TransactionId(most, least), request_ids, acks)
             return next_start, left - len(request_ids)
         total, size = _TWO_U32.unpack_from(view, start)
-        command = pb.CommandAck.FromString(view[start + 12 : start + 8 + size])
+        command = _HOT[_ACK_PREFIX].FromString(view[start + 12 : start + 8 + size])
         if not command.IsInitialized():
             raise MalformedFrameError("required field missing")
         HANDLERS[_ACK](self, command)

@@ -10,7 +10,7 @@ import pytest_asyncio
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import varint
 from magnetar.broker.protocol.plain_sends import scan_acks
-from magnetar.broker.subscription.consumer import SHARED, Consumer
+from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.broker.transaction.pending_ack_log import PendingAckLog
 from magnetar.broker.transaction.transaction_id import TransactionId
@@ -40,7 +40,8 @@ class Side:
             command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
             asked = command.subscribe
             asked.topic, asked.subscription, asked.request_id = "t", name, consumer_id
-            asked.consumer_id, asked.subType, asked.durable = consumer_id, SHARED, name == "s"
+            asked.consumer_id, asked.durable = consumer_id, name == "s"
+            asked.subType = pb.CommandSubscribe.Shared
             client.send(command)
             await client.receive_one()
             command = pb.BaseCommand(type=pb.BaseCommand.FLOW)
