@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
-from typing import Final
+from typing import Final, NoReturn
 
 from magnetar.broker.auth.client_auth_error import ClientAuthError
 from magnetar.broker.cli.client_options import add_consume, add_produce, add_read, add_verify
@@ -61,6 +61,9 @@ _GLOBALS = {
 }
 
 
+_UNKNOWN_WORD: Final = re.compile(
+    r"argument (COMMAND|WORD|GROUP): invalid choice: '(.*)' \(choose from (.*)\)"
+)
 _EXIT_CODES: Final = {"verify": 2}
 """Of a failure, where 1 says something else."""
 
@@ -153,13 +156,31 @@ def _is_server(arguments: Sequence[str]) -> bool:
     )
 
 
+class _Parser(argparse.ArgumentParser):
+    """Its sub-commands are of this class, too."""
+
+    def error(self, message: str) -> NoReturn:
+        """Of a word that there isn't, those like it are named instead of the eighty that there
+        are.
+        """
+        if (found := _UNKNOWN_WORD.match(message)) is not None:
+            from magnetar.broker.cli.admin_commands import GROUPS
+            from magnetar.broker.cli.names import like
+
+            known = re.findall(r"[\w-]+", found[3])
+            if found[1] == "COMMAND":
+                known += GROUPS.keys() - set(known)
+            message = f"{like(found[1].lower(), found[2], '', known)}\n{self.prog} --help lists all"
+        super().error(message)
+
+
 def build_parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentParser:
     """The whole command line; only the command that ``arguments`` name has its options.
 
     Args:
         arguments: what is to be parsed; None: fill in everything, for completion and reference.
     """
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="magnetar",
         description="A Pulsar-compatible message broker, its tools and its admin.",
         epilog="Groups of admin may stand alone: magnetar topics list, magnetar tenants list.",

@@ -91,6 +91,8 @@ ROWS: Final = 50
 POINTS: Final = 24
 """Of a line in a list."""
 _BEHIND: Final = 8
+_FINDINGS_FIRST: Final = 5
+"""As many are read at a glance; the others unfold, so that figures stay in sight."""
 _FIRST: Final = "magnetar consume persistent://public/default/hello -s mine"
 """What to type where there is nothing yet: it makes a topic with a subscription."""
 _TABS: Final = (
@@ -134,6 +136,7 @@ async def overview(ask: Ask) -> View:
             "findings": findings,
             "history": history,
             "ranges": RANGES,
+            "findings_first": _FINDINGS_FIRST,
             "shown_range": shown,
             "address": ask.address,
             **(service.value or {"service_url": "?", "web_url": "?"}),

@@ -89,6 +89,8 @@ class ConsumerRow:
     unacked: int
     is_blocked: bool
     last_ack_ms: int
+    is_active: bool
+    """Of Failover: it gets everything, the others nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +284,7 @@ def _subscription(
         last_delivery_ms=stats.get("lastConsumedTimestamp", 0),
         is_replicated=bool(stats.get("replicated", stats.get("isReplicated"))),
         properties=stats.get("subscriptionProperties") or {},
-        consumers=_consumers(stats.get("consumers", ()), query, is_open=is_open),
+        consumers=_consumers(stats, query, is_open=is_open),
         is_open=is_open,
     )
 
@@ -372,13 +374,21 @@ def _mark(explained: Json) -> str:
     return "w" if reason in _WARNINGS else "e"
 
 
-def _consumers(found: Sequence[Json], query: ClientQuery, *, is_open: bool) -> Clients[ConsumerRow]:
-    """Those that hold as many messages as they may come first."""
+def _consumers(stats: Json, query: ClientQuery, *, is_open: bool) -> Clients[ConsumerRow]:
+    """The active one, and those that hold as many messages as they may, come first."""
+    found: Sequence[Json] = stats.get("consumers", ())
+    active = stats.get("activeConsumerName") if type_of(stats) == "Failover" else None
     if not is_open:
         return Clients((), 0, len(found), len(found))
     shown = _matching(found, query.text, "consumerName")
-    shown.sort(key=lambda each: not each.get("blockedConsumerOnUnackedMsgs"))
-    rows = [_consumer(each) for each in shown[query.first : query.first + ROWS_MAX]]
+    shown.sort(
+        key=lambda each: (
+            _is_active(each, active),
+            bool(each.get("blockedConsumerOnUnackedMsgs")),
+        ),
+        reverse=True,
+    )
+    rows = [_consumer(each, active) for each in shown[query.first : query.first + ROWS_MAX]]
     return Clients(rows, query.first, len(shown), len(found))
 
 
@@ -396,7 +406,11 @@ def _matching(found: Sequence[Json], text: str, name: str) -> list[Json]:
     return [each for *_, each in sorted(shown, key=lambda each: each[:2])]
 
 
-def _consumer(stats: Json) -> ConsumerRow:
+def _is_active(stats: Json, active: str | None) -> bool:
+    return active is not None and stats.get("consumerName") == active
+
+
+def _consumer(stats: Json, active: str | None) -> ConsumerRow:
     return ConsumerRow(
         name=stats.get("consumerName") or "",
         address=(stats.get("address") or "").lstrip("/"),  # as Java writes it
@@ -406,6 +420,7 @@ def _consumer(stats: Json) -> ConsumerRow:
         unacked=stats.get("unackedMessages", 0),
         is_blocked=bool(stats.get("blockedConsumerOnUnackedMsgs")),
         last_ack_ms=stats.get("lastAckedTimestamp", 0),
+        is_active=_is_active(stats, active),
     )
 
 

@@ -139,7 +139,7 @@ class AsyncDispatcher:
         if self._limiter is not None and (awaited := self._limiter.awaited(self)) is not None:
             scope, limiter = awaited
             wait_ms = limiter.wait_ms()
-            return explanation.rate_limited(scope, now_ms + wait_ms, wait_ms)
+            return explanation.rate_limited(scope, limiter.rate, now_ms + wait_ms, wait_ms)
         if self._retry is not None:
             wait_ms = max(0, round((self._retry.when() - loop_s) * 1000))
             return explanation.read_failed(self._read_error, now_ms + wait_ms, wait_ms)

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from magnetar.broker.dispatch.interfaces import ConsumerState
+    from magnetar.broker.policies.effective import Rate
     from magnetar.managed_ledger.position import Position
 
 _CONSUMERS_MAX: Final = 100
 """Consumers that an explanation lists."""
-_PARTS_MAX: Final = 10
-"""Parts of a message that it names."""
+_YEAR_MS: Final = 366 * 86_400_000
 
 
 class Reason(StrEnum):
@@ -143,8 +143,16 @@ def duration(ms: int) -> str:
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
         count, seconds = divmod(seconds, size)
         if count or found:
-            found.append(f"{count} {unit}" if count else "")
+            found.append(f"{count:,} {unit}" if count else "")
     return " ".join(found[:2]).strip()
+
+
+def _rate(rate: Rate) -> str:
+    """``100 messages a second or 1,024 bytes a second``."""
+    period = " a second" if rate.period_s == 1 else f" in {duration(rate.period_s * 1000)}"
+    limits = [(rate.messages, "message"), (rate.bytes, "byte")]
+    above = " above the publish rate" if rate.relative_to_publish else ""
+    return " or ".join(counted(each, noun) + period for each, noun in limits if each > 0) + above
 
 
 # --- of one message
@@ -178,51 +186,25 @@ def pending(
     """
     waits = f" for at least {duration(now_ms - since_ms)}" if 0 < since_ms < now_ms else ""
     known = {} if messages is None else {"unackedMessages": messages}
+    what, those = ("it", "it") if (messages or 1) == 1 else (f"{messages:,} messages of it", "them")
     again = f" It was delivered {counted(redeliveries, 'time')} before." if redeliveries else ""
     return Explanation(
         Reason.PENDING,
-        f"Consumer {consumer.label} has it and has not acknowledged it{waits}.{again}"
+        f"Consumer {consumer.label} has {what} and has not acknowledged {those}{waits}.{again}"
         + _unheard(consumer),
         "It is done when the consumer acknowledges it. It is delivered again when the consumer "
-        "asks for that, or disconnects.",
+        "disconnects, or its client asks for that: after a negative acknowledgment when the delay "
+        "of that is over.",
         consumer.name,
         since_ms,
         details={"redeliveryCount": redeliveries, **known},
     )
 
 
-def of_encrypted(found: Explanation, place: str, keys: Sequence[str]) -> Explanation:
-    """A pending entry that clients must decrypt; ``keys``: their names."""
-    return replace(
-        found,
-        message=f"{found.message} Message {place} is encrypted (key {', '.join(keys)}): a client "
-        "without the private key does not give it to its application.",
-        details={**found.details, "encryptionKeys": list(keys)},
-    )
-
-
-def of_chunk(found: Explanation, place: str, part: int, parts: int) -> Explanation:
-    """A pending entry that is a part of a message, from 1 on."""
-    return replace(
-        found,
-        message=f"{found.message} Message {place} is part {part} of {parts} of a chunked one, "
-        "which a client gives to its application when it has all parts.",
-        details={**found.details, "part": part, "parts": parts},
-    )
-
-
-def incomplete(found: Explanation, missing: Sequence[int]) -> Explanation:
-    """A pending part of a message whose other parts aren't there; see ``of_chunk``."""
-    named = ", ".join(map(str, missing[:_PARTS_MAX]))
-    more = ", ..." if len(missing) > _PARTS_MAX else ""
-    return replace(
-        found,
-        reason=Reason.INCOMPLETE,
-        message=f"{found.message} No client can have them: part {named}{more} is not among the "
-        "unacknowledged messages.",
-        next="If its producer is still sending, the rest comes. Else a client gives it up after a "
-        "while (expireTimeOfIncompleteChunkedMessage), or it is skipped (topics skip).",
-        details={**found.details, "missingParts": list(missing[:_PARTS_MAX])},
+def _due(due_ms: int, now_ms: int) -> str:
+    unlikely = ", in more than a year: was the time meant to be in another unit than ms?"
+    return f"Its producer asked for a later delivery: it is due in {duration(due_ms - now_ms)}" + (
+        unlikely if due_ms - now_ms > _YEAR_MS else "."
     )
 
 
@@ -230,7 +212,7 @@ def delayed(due_ms: int, now_ms: int) -> Explanation:
     """``due_ms``: when it is delivered at the earliest."""
     return Explanation(
         Reason.DELAYED,
-        f"Its producer asked for a later delivery: it is due in {duration(due_ms - now_ms)}.",
+        _due(due_ms, now_ms),
         "It is delivered to a consumer with permits when it is due. An Exclusive or Failover "
         "subscription would get it at once.",
         until_ms=due_ms,
@@ -241,8 +223,7 @@ def delayed_too(found: Explanation, due_ms: int, now_ms: int) -> Explanation:
     """``found``: that no consumer is connected."""
     return replace(
         found,
-        message=f"{found.message} Its producer asked for a later delivery: it is due in "
-        f"{duration(due_ms - now_ms)}.",
+        message=f"{found.message} {_due(due_ms, now_ms)}",
         next=f"{found.next} Shared and Key_Shared subscriptions get it when it is due.",
         until_ms=due_ms,
     )
@@ -363,23 +344,37 @@ def terminated() -> Explanation:
     )
 
 
-def quota_held(kind: str, subscription: str, *, is_held: bool) -> Explanation:
+def quota_held(
+    kind: str, subscription: str, used: int, limit: int, *, is_held: bool, consumers: int
+) -> Explanation:
     """Args:
     kind: of the quota, by Pulsar's name.
-    subscription: with the largest backlog.
+    subscription: with the largest backlog; ``consumers``: that it has.
+    used, limit: bytes, or seconds of the oldest message's age.
     is_held: producers wait; else they are refused.
     """
     waits = "Producers wait" if is_held else "Producers are refused"
+    by_age = kind == "message_age"
+    now, most = (duration(n * 1000) if by_age else counted(n, "byte") for n in (used, limit))
+    unread = "" if consumers else ", which has no consumer,"
     return Explanation(
         Reason.QUOTA_HELD,
-        f"{waits}: the backlog of subscription {subscription} exceeds the backlog quota {kind}.",
-        "Producers come back when that backlog is consumed, skipped or expired, or the quota is "
-        "raised (namespaces set-backlog-quota).",
-        details={"quota": kind, "subscription": subscription},
+        f"{waits}: the backlog of subscription {subscription}{unread} is {now}{' old' * by_age}, "
+        f"the backlog quota {kind} is {most}.",
+        "Producers come back when that backlog is consumed, skipped or expired, its subscription "
+        "is deleted if nobody needs it (topics unsubscribe), or the quota is raised (topicPolicies "
+        "set-backlog-quota).",
+        details={
+            "quota": kind,
+            "subscription": subscription,
+            "used": used,
+            "limit": limit,
+            "policy": "producer_request_hold" if is_held else "producer_exception",
+        },
     )
 
 
-def publish_rate_limited(scope: str, waiting: int, wait_ms: int) -> Explanation:
+def publish_rate_limited(scope: str, rate: Rate, waiting: int, wait_ms: int) -> Explanation:
     """Args:
     scope: whose publish rate it is: topic or broker.
     waiting: producers of the topic that wait.
@@ -387,8 +382,8 @@ def publish_rate_limited(scope: str, waiting: int, wait_ms: int) -> Explanation:
     """
     return Explanation(
         Reason.PUBLISH_RATE_LIMITED,
-        f"The publish rate of the {scope} is used up for now: {counted(waiting, 'producer')} "
-        f"{'waits' if waiting == 1 else 'wait'}.",
+        f"The publish rate of the {scope}, {_rate(rate)}, is used up for now: "
+        f"{counted(waiting, 'producer')} {'waits' if waiting == 1 else 'wait'}.",
         f"Publishing goes on in {duration(wait_ms)} at the earliest, in turn with others under the "
         "same limit; or raise the rate.",
         details={"scope": scope, "waitingProducers": waiting},
@@ -496,45 +491,54 @@ def single_active_stall(
     found = consumer_stall(active, 0)
     if found is None:
         return None
-    if not failover:
-        more = "An Exclusive subscription admits no other consumer meanwhile."
-    elif others:
-        verb = "waits" if others == 1 else "wait"
-        more = f"It is the active one: {counted(others, 'other consumer')} {verb} for it to leave."
-    else:
-        more = ""
-    standby = {"standbyConsumers": others} if failover else {}
+    if failover:
+        return with_standby(found, "It", others)
+    more = "An Exclusive subscription admits no other consumer meanwhile."
+    return replace(found, message=f"{found.message} {more}")
+
+
+def with_standby(found: Explanation, active: str, others: int) -> Explanation:
+    """Of a Failover subscription: who gets its messages, and how many wait for it to leave."""
+    told = f" {active} is the active one: {counted(others, 'other consumer')} "
+    told += "gets" if others == 1 else "get"
     return replace(
-        found, message=f"{found.message} {more}".strip(), details={**found.details, **standby}
+        found,
+        message=found.message + (f"{told} nothing until it leaves." if others else ""),
+        details={**found.details, "standbyConsumers": others},
     )
 
 
-def consumer_stall(consumer: ConsumerState, unacked_max: int) -> Explanation | None:
+def consumer_stall(
+    consumer: ConsumerState, unacked_max: int, who: str = "it"
+) -> Explanation | None:
     """What keeps entries from one consumer; None: nothing, it can take some."""
     reason, label, permits = _stall_of(consumer), consumer.label, consumer.permits
+    since_ms = consumer.idle_since_ms
     figures = {"availablePermits": permits, "unackedMessages": consumer.unacked}
     held = _unheard(consumer)
+    never = "asked for no message since it connected"
+    asked = "asked for no more messages" if consumer.last_consumed_ms else never
     if reason is Reason.CONSUMER_UNACKED_LIMIT:
         more = " and has no permits" if permits <= 0 else ""
         return Explanation(
             Reason.CONSUMER_UNACKED_LIMIT,
             f"Consumer {label} has {counted(consumer.unacked, 'unacknowledged message')}, the "
             f"limit is {unacked_max:,}{more}.{held}",
-            f"Delivery goes on when it has {unacked_max // 2:,} or fewer: let it acknowledge, or "
-            "raise maxUnackedMessagesPerConsumer (topicPolicies "
-            "set-max-unacked-messages-per-consumer).",
+            f"Delivery goes on when {who} has {unacked_max // 2:,} or fewer: let it acknowledge, "
+            "restart its application if that is stuck (its messages are delivered again), or raise "
+            "maxUnackedMessagesPerConsumer (topicPolicies set-max-unacked-messages-per-consumer).",
             consumer.name,
-            consumer.last_consumed_ms,
+            since_ms,
             details={**figures, "limit": unacked_max},
         )
     if reason is Reason.NO_PERMITS:
         return Explanation(
             Reason.NO_PERMITS,
-            f"Consumer {label} has no permits: its client has asked for no more messages.{held}",
-            "Delivery goes on when the client asks for more, which it does as the application "
-            "takes messages: look at what the application waits for.",
+            f"Consumer {label} has no permits: its client has {asked}.{held}",
+            f"Delivery goes on when {who} asks for more, which a client does as its application "
+            "takes messages: look at what the application waits for, or restart it.",
             consumer.name,
-            consumer.last_consumed_ms,
+            since_ms,
             details=figures,
         )
     if reason is Reason.CONNECTION_FULL:
@@ -542,9 +546,9 @@ def consumer_stall(consumer: ConsumerState, unacked_max: int) -> Explanation | N
             Reason.CONNECTION_FULL,
             f"The connection of consumer {label} is full: its client reads more slowly than it is "
             "sent.",
-            "Delivery goes on when the client has read: look at its network and its processor.",
+            f"Delivery goes on when {who} has read: look at its network and its processor.",
             consumer.name,
-            consumer.last_consumed_ms,
+            since_ms,
             details=figures,
         )
     return None
@@ -568,14 +572,14 @@ def consumers_stall(consumers: Sequence[ConsumerState], unacked_max: int) -> Exp
         return consumer_stall(consumers[0], unacked_max) if found else None
     counts = {reason: found.count(reason) for reason in _STALL_WORDS}
     main = max(counts, key=lambda reason: counts[reason])
-    example = consumer_stall(consumers[found.index(main)], unacked_max)
+    example = consumer_stall(consumers[found.index(main)], unacked_max, "one of them")
     assert example is not None
     parts = [f"{n:,} with {_STALL_WORDS[reason]}" for reason, n in counts.items() if n]
     return Explanation(
         main,
         f"None of {len(found):,} consumers can take a message: {', '.join(parts)}.",
         example.next,
-        since_ms=max(consumer.last_consumed_ms for consumer in consumers),
+        since_ms=max(consumer.idle_since_ms for consumer in consumers),
         details={
             "consumers": [
                 {
@@ -628,7 +632,7 @@ def draining_hash(
         Reason.DRAINING_HASH,
         f"Key hash {slot} moves to {whose}, and consumer {former.label} has still "
         f"{counted(entries, 'unacknowledged entry')} of it.",
-        f"It is delivered when {former.label} has acknowledged those, or disconnects.",
+        "It is delivered when that one has acknowledged those, or disconnects.",
         former.name,
         former.last_consumed_ms,
         details={
@@ -697,11 +701,11 @@ def failover_delay(consumer: ConsumerState, until_ms: int | None, now_ms: int) -
 # --- what stops the shell
 
 
-def rate_limited(scope: str, until_ms: int, wait_ms: int) -> Explanation:
+def rate_limited(scope: str, rate: Rate, until_ms: int, wait_ms: int) -> Explanation:
     """``scope``: whose dispatch rate it is: Subscription, Topic or Broker."""
     return Explanation(
         Reason.RATE_LIMITED,
-        f"The dispatch rate of the {scope.lower()} is used up for now.",
+        f"The dispatch rate of the {scope.lower()}, {_rate(rate)}, is used up for now.",
         f"Delivery goes on in {duration(wait_ms)} at the earliest, in turn with others under the "
         "same limit; or raise the rate.",
         until_ms=until_ms,
@@ -745,42 +749,6 @@ def not_compacted(entries: int, *, is_running: bool) -> Explanation:
     else:
         next_ = "The next compaction takes them: by hand, or at compactionThreshold."
     return Explanation(Reason.NOT_COMPACTED, f"{held} behind the last compaction.", next_)
-
-
-def compacted_away(newer: str | None) -> Explanation:
-    """Of a subscription that reads compacted; ``newer``: id of the message that it gets instead,
-    None: it can't be told.
-    """
-    return Explanation(
-        Reason.COMPACTED_AWAY,
-        "It is compacted away" + (f" by {newer}." if newer else "."),
-        "Who reads compacted gets the newest message of its key instead.",
-        details={"newerMessageId": newer} if newer else {},
-    )
-
-
-def key_removed_later() -> Explanation:
-    return Explanation(
-        Reason.COMPACTED_AWAY,
-        "It is compacted away by a later message without a value, which removed its key.",
-        "Who reads compacted gets nothing of this key until it has a value again.",
-    )
-
-
-def removed_its_key() -> Explanation:
-    return Explanation(
-        Reason.COMPACTED_AWAY,
-        "It is compacted away: it has no value and removed its key.",
-        "Who reads compacted gets nothing of this key until it has a value again.",
-    )
-
-
-def compacted_without_key() -> Explanation:
-    return Explanation(
-        Reason.COMPACTED_AWAY,
-        "It is compacted away: it has no key.",
-        "Set topicCompactionRetainNullKey if such messages shall stay.",
-    )
 
 
 def resetting() -> Explanation:

@@ -116,6 +116,11 @@ class ConsumerState:
         return self.name
 
     @property
+    def idle_since_ms(self) -> int:
+        """Since when it was sent nothing; 0: not known."""
+        return self.last_consumed_ms
+
+    @property
     def writable(self) -> bool:
         """False while the consumer's sink can't take more."""
         return True
@@ -340,6 +345,10 @@ class Dispatcher(ABC):
         Returns:
             None: nothing does; it is sent in its turn.
         """
+
+    def with_standby(self, found: Explanation) -> Explanation:
+        """Also which of several consumers gets everything, while nothing stops it."""
+        return found
 
     @abstractmethod
     def add_stats(self, stats: dict[str, Any], *, with_consumers: bool) -> None:

@@ -240,6 +240,12 @@ class SingleActiveDispatcher(Dispatcher):
             messages=messages,
         )
 
+    def with_standby(self, found: Explanation) -> Explanation:
+        others = len(self.consumers) - 1
+        if self.active is None or not self._failover or others == 0:
+            return found
+        return explanation.with_standby(found, f"Consumer {self.active.label}", others)
+
     def add_stats(self, stats: dict[str, Any], *, with_consumers: bool) -> None:
         if self.active is not None:
             stats["activeConsumerName"] = self.active.name

@@ -122,7 +122,7 @@ class _TopicWalk:
         self.largest_idle: SubscriptionFacts | None = None
         self.idle = self.unlisted = 0
         self.fenced: dict[str, str] = {}
-        self.held: dict[str, str] = {}
+        self.held: dict[str, Explanation] = {}
         self.publishing: dict[str, Explanation] = {}
         self.refusals: list[RefusalFacts] = []
         self.offloads: dict[str, int] = {}
@@ -141,11 +141,7 @@ class _TopicWalk:
         publishing = topic.explain_publishing()
         is_held = publishing is not None and publishing.reason is Reason.QUOTA_HELD
         if publishing is not None and is_held and self._has_room(self.held):
-            behind, quota = (publishing.details[each] for each in ("subscription", "quota"))
-            self.held[name] = (
-                f"producers wait or are refused, because the backlog of subscription {behind}"
-                f" exceeds the backlog quota {quota}. {publishing.next}"
-            )
+            self.held[name] = publishing
         is_waiting = publishing is not None and publishing.reason in _PUBLISHING_WAITS
         if publishing is not None and is_waiting and self._has_room(self.publishing):
             self.publishing[name] = publishing

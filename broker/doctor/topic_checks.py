@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Final
 
 from magnetar.broker.dispatch.explanation import (
@@ -20,12 +21,18 @@ from magnetar.broker.dispatch.explanation import (
     duration,
 )
 from magnetar.broker.doctor.findings import Finding, Severity
+from magnetar.broker.protocol.topic_name import PARTITION_MARK
+from magnetar.broker.topic.backlog_quota import AGE
 
 SLOW_MS: Final = 600_000
 """So are those that acknowledge nothing for so long."""
 INTERNAL_SUBSCRIPTIONS: Final = ("__compaction", "pulsar.repl.", "__system_reader")
 """How the names of those begin whose backlog no consumer reads: brokers do."""
 _FAILS: Final = " The application fails on it; a dead letter topic takes it away."
+_DISPATCH_RATES: Final = MappingProxyType(
+    {"topic": "set-dispatch-rate", "subscription": "set-subscription-dispatch-rate"}
+)
+"""What sets them, by scope."""
 _LIMITS: Final = (
     ("topics", "loadBalancerNamespaceBundleMaxTopics", 1, "topics"),
     ("sessions", "loadBalancerNamespaceBundleMaxSessions", 1, "producers and consumers"),
@@ -45,6 +52,7 @@ class SubscriptionFacts:
         is_blocked: their number is at the limit of the subscription, or of each consumer.
         redelivery_rate: messages a second that are delivered again.
         moved_ms: when its mark-delete position moved last; 0: as for the others.
+        is_durable: False: of a reader, for which nothing is kept.
         permits: messages that consumers asked for and didn't get.
         delivered_ms, acked_ms: last time; 0: never, as far as this broker knows.
         connected_ms: since when the oldest of its consumers is there; None: there is none.
@@ -64,6 +72,7 @@ class SubscriptionFacts:
     connected_ms: int | None = None
     redelivery_rate: float = 0.0
     moved_ms: int = 0
+    is_durable: bool = True
     explanation: Explanation | None = None
 
     @property
@@ -94,6 +103,7 @@ def subscription_facts(topic: str, name: str, stats: Mapping[str, Any]) -> Subsc
         delivered_ms=_int(stats, "lastConsumedTimestamp"),
         acked_ms=_int(stats, "lastAckedTimestamp"),
         connected_ms=min(connected, default=0) if consumers else None,
+        is_durable=bool(stats.get("isDurable", True)),
         redelivery_rate=float(stats.get("msgRateRedeliver") or 0),
         moved_ms=_int(stats, "lastMarkDeleteAdvancedTimestamp"),
     )
@@ -137,7 +147,7 @@ class TopicsFacts:
         idle: how many with a backlog and without consumers aren't among them.
         unlisted: topics and subscriptions with a fault that are in none of these.
         fenced: topics that lost their storage, by why.
-        held: topics whose producers wait because of a backlog quota, by why.
+        held: topics whose producers wait because of a backlog quota, and which one.
         publishing: topics whose producers wait for something else, and for what.
         refusals: clients that aren't accepted.
         partitions: those of ``idle`` that are partitions of topics whose other partitions have
@@ -151,7 +161,7 @@ class TopicsFacts:
     idle: int = 0
     unlisted: int = 0
     fenced: Mapping[str, str] = field(default_factory=dict)
-    held: Mapping[str, str] = field(default_factory=dict)
+    held: Mapping[str, Explanation] = field(default_factory=dict)
     publishing: Mapping[str, Explanation] = field(default_factory=dict)
     refusals: Sequence[RefusalFacts] = ()
     partitions: Sequence[SubscriptionFacts] = ()
@@ -169,13 +179,13 @@ def check_topics(facts: TopicsFacts) -> Iterator[Finding]:
             f"{topic}: the topic takes no messages: {why}",
             f"magnetar admin topics unload {topic}",
         )
-    for topic, why in facts.held.items():
+    for topic, held in facts.held.items():
         yield Finding(
             "backlog-quota",
             Severity.CRITICAL,
             topic,
-            f"{topic}: {why}",
-            f"magnetar admin topics stats {topic}",
+            f"{topic}: {held.message} {held.next}",
+            _mending(topic, held) or f"magnetar admin topics explain-publishing {topic}",
         )
     for topic, waits_for in facts.publishing.items():
         yield from _check_publishing(topic, waits_for, facts.now_ms)
@@ -201,7 +211,7 @@ def check_topics(facts: TopicsFacts) -> Iterator[Finding]:
 
 
 def _check_publishing(topic: str, why: Explanation, now_ms: int) -> Iterator[Finding]:
-    command = f"magnetar admin topics explain-publishing {topic}"
+    command = _mending(topic, why) or f"magnetar admin topics explain-publishing {topic}"
     if why.reason is Reason.PUBLISH_RATE_LIMITED:
         yield Finding(
             "publish-rate-limited",
@@ -271,10 +281,11 @@ def _stall(each: SubscriptionFacts, now_ms: int) -> Finding | None:
     if why is None:
         return _unacknowledged(each, now_ms) or _held_up(each, now_ms)
     explained = each.explanation
+    # A limit may be meant; so may a reader that stops reading, for which nothing is kept.
     limited = explained is not None and explained.reason is Reason.RATE_LIMITED
     return Finding(
         "subscription-stuck",
-        Severity.WARNING if limited else Severity.CRITICAL,
+        Severity.CRITICAL if each.is_durable and not limited else Severity.WARNING,
         each.label,
         f"{each.label}: nothing is delivered, and {each.backlog} entries wait. {why}",
         _command(each),
@@ -357,7 +368,31 @@ def _held_up(each: SubscriptionFacts, now_ms: int) -> Finding | None:
 def _command(each: SubscriptionFacts) -> str:
     if each.explanation is None:
         return f"magnetar admin topics stats {each.topic}"
-    return f"magnetar admin topics explain {each.topic} -s {shlex.quote(each.name)}"
+    return _mending(each.topic, each.explanation) or (
+        f"magnetar admin topics explain {each.topic} -s {shlex.quote(each.name)}"
+    )
+
+
+def _mending(topic: str, why: Explanation) -> str:
+    """What ends a stall that the broker's own limits make, without losing anything; "": it is in an
+    application, or takes a decision.
+    """
+    base, _, number = topic.rpartition(PARTITION_MARK)
+    of_all = base if number.isdigit() else topic  # policies are those of all partitions
+    details, scope = why.details, str(why.details.get("scope"))
+    if why.reason is Reason.RATE_LIMITED and scope in _DISPATCH_RATES:
+        rate = _DISPATCH_RATES[scope]
+        return f"magnetar admin topicPolicies {rate} {of_all} -md -1 -bd -1"
+    if why.reason is Reason.PUBLISH_RATE_LIMITED and scope == "topic":
+        return f"magnetar admin topicPolicies set-publish-rate {of_all} -m -1 -b -1"
+    if why.reason is Reason.QUOTA_HELD:
+        option, unit = ("-lt", "s") if details["quota"] == AGE else ("-l", "")
+        limit = 2 * max(details["used"], details["limit"])
+        return (
+            f"magnetar admin topicPolicies set-backlog-quota {of_all} -t {details['quota']}"
+            f" {option} {limit}{unit} -p {details['policy']}"
+        )
+    return ""
 
 
 def _why(each: SubscriptionFacts) -> str | None:

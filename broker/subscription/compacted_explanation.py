@@ -4,8 +4,7 @@ from typing import Final
 
 from magnetar.broker.compaction.compacted_ledger import CompactedLedger
 from magnetar.broker.compaction.keyed_messages import KeyedMessage, OpenedEntry
-from magnetar.broker.dispatch import explanation
-from magnetar.broker.dispatch.explanation import Explanation
+from magnetar.broker.dispatch.explanation import Explanation, Reason
 from magnetar.managed_ledger.entry_batch import Buffer
 from magnetar.managed_ledger.position import Position
 
@@ -35,15 +34,15 @@ async def explain_compacted(
             return None
     message = None if body is None else _message(body, batch_index)
     if message is None:
-        return explanation.compacted_away(None)
+        return _compacted_away(None)
     if message.key is None:
-        return explanation.compacted_without_key()
+        return _compacted_without_key()
     if message.removes:
-        return explanation.removed_its_key()
+        return _removed_its_key()
     newer, is_whole = await _newest_of(compacted, following, message.key)
     if newer is None and is_whole:
-        return explanation.key_removed_later()
-    return explanation.compacted_away(newer)
+        return _key_removed_later()
+    return _compacted_away(newer)
 
 
 def _message(body: Buffer, batch_index: int) -> KeyedMessage | None:
@@ -73,3 +72,42 @@ async def _newest_of(compacted: CompactedLedger, entry: int, key: bytes) -> tupl
                         return (f"{found}:-1:{index}" if len(opened) > 1 else found), True
         entry = run.following
     return None, False
+
+
+# --- what is told
+
+
+def _compacted_away(newer: str | None) -> Explanation:
+    """Of a subscription that reads compacted; ``newer``: id of the message that it gets instead,
+    None: it can't be told.
+    """
+    return Explanation(
+        Reason.COMPACTED_AWAY,
+        "It is compacted away" + (f" by {newer}." if newer else "."),
+        "Who reads compacted gets the newest message of its key instead.",
+        details={"newerMessageId": newer} if newer else {},
+    )
+
+
+def _key_removed_later() -> Explanation:
+    return Explanation(
+        Reason.COMPACTED_AWAY,
+        "It is compacted away by a later message without a value, which removed its key.",
+        "Who reads compacted gets nothing of this key until it has a value again.",
+    )
+
+
+def _removed_its_key() -> Explanation:
+    return Explanation(
+        Reason.COMPACTED_AWAY,
+        "It is compacted away: it has no value and removed its key.",
+        "Who reads compacted gets nothing of this key until it has a value again.",
+    )
+
+
+def _compacted_without_key() -> Explanation:
+    return Explanation(
+        Reason.COMPACTED_AWAY,
+        "It is compacted away: it has no key.",
+        "Set topicCompactionRetainNullKey if such messages shall stay.",
+    )

@@ -149,7 +149,11 @@ class Consumer(ConsumerState):
 
     @property
     def label(self) -> str:
-        return self.name or f"at {self.sink.remote}"
+        return f"{self.name} at {self.sink.remote}".lstrip()
+
+    @property
+    def idle_since_ms(self) -> int:
+        return self.last_consumed_ms or self.connected_ms
 
     @property
     def writable(self) -> bool:

@@ -5,6 +5,7 @@ keeps a client from giving it to its application. Nothing is moved by this.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -36,6 +37,8 @@ _SCAN_ENTRIES: Final = 1_000
 _SCAN_BYTES: Final = 64 << 20
 """So many entries and bytes are looked at for the parts of a chunked message."""
 _READ_BYTES: Final = 4 << 20
+_PARTS_MAX: Final = 10
+"""Parts of a message that a sentence names."""
 
 
 async def explain_now(subscription: Subscription, publishing: Explanation | None) -> Explanation:
@@ -163,15 +166,15 @@ async def _of_content(
     if (metadata := _metadata(batch.bodies[0])) is None:
         return found
     if metadata.encryption_keys:
-        found = explanation.of_encrypted(
+        found = _of_encrypted(
             found, format_position(position), [each.key for each in metadata.encryption_keys]
         )
     parts = metadata.num_chunks_from_msg
     if parts > 1:
-        found = explanation.of_chunk(found, format_position(position), metadata.chunk_id + 1, parts)
+        found = _of_chunk(found, format_position(position), metadata.chunk_id + 1, parts)
         there = await _parts(subscription, metadata)
         if there is not None and (missing := [n + 1 for n in range(parts) if n not in there]):
-            found = explanation.incomplete(found, missing)
+            found = _incomplete(found, missing)
     return found
 
 
@@ -208,3 +211,41 @@ async def _parts(subscription: PersistentSubscription, wanted: MessageMetadata) 
         size += sum(map(len, batch.bodies))
         position = (batch.ledger_id, batch.first + len(batch.heads))
     return None
+
+
+# --- what is told
+
+
+def _of_encrypted(found: Explanation, place: str, keys: Sequence[str]) -> Explanation:
+    """A pending entry that clients must decrypt; ``keys``: their names."""
+    return replace(
+        found,
+        message=f"{found.message} Message {place} is encrypted (key {', '.join(keys)}): a client "
+        "without the private key does not give it to its application.",
+        details={**found.details, "encryptionKeys": list(keys)},
+    )
+
+
+def _of_chunk(found: Explanation, place: str, part: int, parts: int) -> Explanation:
+    """A pending entry that is a part of a message, from 1 on."""
+    return replace(
+        found,
+        message=f"{found.message} Message {place} is part {part} of {parts} of a chunked one, "
+        "which a client gives to its application when it has all parts.",
+        details={**found.details, "part": part, "parts": parts},
+    )
+
+
+def _incomplete(found: Explanation, missing: Sequence[int]) -> Explanation:
+    """A pending part of a message whose other parts aren't there; see ``_of_chunk``."""
+    named = ", ".join(map(str, missing[:_PARTS_MAX]))
+    more = ", ..." if len(missing) > _PARTS_MAX else ""
+    return replace(
+        found,
+        reason=Reason.INCOMPLETE,
+        message=f"{found.message} No client can have them: part {named}{more} is not among the "
+        "unacknowledged messages.",
+        next="If its producer is still sending, the rest comes. Else a client gives it up after a "
+        "while (expireTimeOfIncompleteChunkedMessage), or it is skipped (topics skip).",
+        details={**found.details, "missingParts": list(missing[:_PARTS_MAX])},
+    )

@@ -635,13 +635,15 @@ class PersistentSubscription(Subscription):
     def _explain(self, publishing: Explanation | None) -> Explanation:
         state, core = self.cursor.state, self._core
         if not state.backlog:
-            return explanation.caught_up(self._moved_ms, publishing)
+            found = explanation.caught_up(self._moved_ms, publishing)
+            return found if core is None else core.with_standby(found)
         oldest = state.first_unacked()
         unread = state.first_unacked_from(self.read_position)
         following = unread if core is None else core.next_entry(unread)
         if following is None:
             found = self._explain_unsent(oldest, None) or explanation.delivering(None)
-            return explanation.all_sent(oldest, found, publishing)
+            found = explanation.all_sent(oldest, found, publishing)
+            return found if core is None else core.with_standby(found)
         # Acknowledged in a transaction or not: dispatch finds that out when it reads the entry.
         behind = self.explain_transactions().behind(following, self.log.offsets)
         return behind or self._explain_dispatch(following, None) or explanation.delivering(None)

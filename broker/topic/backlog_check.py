@@ -175,7 +175,15 @@ class BacklogCheck:
         if kind is None or not durable or quotas[kind].action == EVICTION:
             return None
         slowest = min(durable, key=lambda each: each.cursor.mark_delete)
-        return quota_held(kind, slowest.name, is_held=quotas[kind].action == HOLD)
+        quota, by_size = quotas[kind], kind == SIZE
+        return quota_held(
+            kind,
+            slowest.name,
+            self.backlog_bytes() if by_size else age_s or 0,
+            quota.limit_bytes if by_size else quota.limit_s,
+            is_held=quota.action == HOLD,
+            consumers=len(slowest.consumers),
+        )
 
     async def check(self, now_ms: int) -> None:
         """Do what the quotas ask for: end the producers, or move the subscriptions.

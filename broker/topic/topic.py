@@ -596,7 +596,7 @@ class Topic(ABC):
             if limiter is not None and (
                 waiting := sum(limiter.is_waiting(each.sink) for each in self.registry)
             ):
-                return publish_rate_limited(scope, waiting, limiter.wait_ms())
+                return publish_rate_limited(scope, limiter.rate, waiting, limiter.wait_ms())
         refusal, now_ms = self.refused_producer, self.service.clock()
         if (
             refusal is not None

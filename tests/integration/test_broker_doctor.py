@@ -52,7 +52,7 @@ def test_producers_that_a_quota_holds(
     assert answer.status_code == 204
     quota_found = examined(admin_url, capsys, topic)["backlog-quota"]
     assert quota_found["severity"] == "critical"
-    assert "subscription s exceeds the backlog quota destination_storage" in quota_found["sentence"]
+    assert "the backlog quota destination_storage is 10 bytes" in quota_found["sentence"]
 
 
 def test_a_consumer_that_asks_for_no_more(capsys: pytest.CaptureFixture[str]) -> None:

@@ -106,7 +106,8 @@ function morph(text) {
   keepSilent(fresh);
   // What is open or chosen in the browser alone stays.
   const beforeNodeMorphed = (old) => !(old instanceof HTMLElement && "keep" in old.dataset);
-  Idiomorph.morph(main(), fresh, { ignoreActiveValue: true, callbacks: { beforeNodeMorphed } });
+  const beforeAttributeUpdated = (name) => name !== "open";
+  Idiomorph.morph(main(), fresh, { ignoreActiveValue: true, callbacks: { beforeNodeMorphed, beforeAttributeUpdated } });
   Idiomorph.morph(document.getElementById("menu"), page.getElementById("menu"), { callbacks: { beforeNodeMorphed } });
   showTimes(main());
   if (selected) document.getElementById(selected)?.classList.add("cur");

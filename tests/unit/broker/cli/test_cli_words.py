@@ -225,6 +225,15 @@ def test_a_name_that_is_none_or_lacks_another_is_refused(line: str) -> None:
         requests(*line.replace("''", "").split(" "))
 
 
+@pytest.mark.parametrize(("word", "like"), [("tpics", "topics"), ("produc", "produce")])
+def test_a_command_that_is_misspelt(
+    word: str, like: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        build_parser([word]).parse_args([word])
+    assert f"There is no command {word}. Names like it: {like}\n" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -235,7 +244,9 @@ def test_a_name_that_is_none_or_lacks_another_is_refused(line: str) -> None:
         ("topics get-backlog-size x -m now", "not a message id"),
         ("topics update-properties x -p a", "KEY=VALUE"),
         ("topics create-subscription x", "are required"),
-        ("topics no-such-word", "invalid choice"),
+        ("topics lst", "There is no word lst. Names like it: list"),
+        ("topics no-such-word", "There is no word no-such-word, nor one with a name like it"),
+        ("topcs list", "There is no group topcs. Names like it: topics"),
         ("schemas upload x -f /no/such/file", "No such file"),
     ],
 )

@@ -181,6 +181,16 @@ def test_a_subscription_that_stands_still_is_opened_and_first_comes_the_largest_
     assert [row.is_open for row in opened.subscriptions] == [False, True, False]
 
 
+@pytest.mark.parametrize(("kind", "first"), [("Failover", ["z"]), ("Exclusive", [])])
+def test_the_active_consumer_comes_first(kind: str, first: list[str]) -> None:
+    consumers = [{"consumerName": name} for name in "abz"]
+    subscription = {"type": kind, "activeConsumerName": "z", "consumers": consumers}
+    figures = topic_figures({"subscriptions": {"s": subscription}}, {}, ClientQuery("s"))
+    rows = figures.subscriptions[0].consumers.rows
+    assert [each.name for each in rows if each.is_active] == first
+    assert [each.name for each in rows] == (["z", "a", "b"] if first else ["a", "b", "z"])
+
+
 def test_of_many_clients_a_part_is_shown() -> None:
     def consumer(number: int) -> dict[str, object]:
         blocked = {"blockedConsumerOnUnackedMsgs": number == 1100}

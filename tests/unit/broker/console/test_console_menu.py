@@ -148,6 +148,27 @@ async def test_the_overview_says_that_looking_failed(
     assert "What needs attention: ZeroDivisionError, a mistake of the console; its log says" in said
 
 
+@pytest.mark.usefixtures("patience")
+async def test_many_findings_leave_room_for_figures(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def many(source: Source) -> Any:
+        return [
+            {"check": "c", "severity": "warning", "sentence": f"fault {n}", "command": "c"}
+            for n in range(7)
+        ]
+
+    monkeypatch.setattr(Source, "findings", many)
+    transport = httpx.ASGITransport(create_app(broker.service))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        page = (await client.get("/console/")).text
+    assert "7 things need attention" in page
+    assert re.findall(r'<li id="finding-(\d)">', page) == list("1234567")
+    shown, folded = page.split('<details id="findings-more"><summary>2 more</summary>')
+    assert "fault 4" in shown
+    assert "fault 5" in folded
+
+
 async def test_a_refusal_reaches_the_page_that_waits_and_is_not_kept() -> None:
     async def refused() -> dict[str, int]:
         raise AdminError(403, "not for you")

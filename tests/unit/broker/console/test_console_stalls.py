@@ -92,7 +92,8 @@ def test_what_is_told_of_producers_is_the_worst_that_lasts() -> None:
     assert stuck is not None
     assert (stuck.kind, stuck.message[:8]) == ("e", "10 bytes")
     assert row(storing(0, 0, 2, NOW_MS)) is not None
-    queued, held = producers_queued("boss", 2), quota_held("q", "s", is_held=True)
+    queued = producers_queued("boss", 2)
+    held = quota_held("q", "s", 9, 8, is_held=True, consumers=1)
     found = row(queued, storing(10, 5, 0, NOW_MS), held, storage_failed(), held)
     assert found is not None
     assert (found.kind, found.message[:13]) == ("e", "Partition 3: ")

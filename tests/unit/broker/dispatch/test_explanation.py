@@ -117,7 +117,9 @@ async def test_a_message_through_its_life(sub_type: int) -> None:
     bench.service.now_ms += 7_500_000
     found = await of(bench, 10, 1)
     assert (found.reason, found.consumer, found.since_ms) == (Reason.PENDING, "c", sent_ms)
-    assert found.message == "Consumer c has it and has not acknowledged it for at least 2 h 5 min."
+    assert found.message == (
+        "Consumer c at 127.0.0.1:5 has it and has not acknowledged it for at least 2 h 5 min."
+    )
     assert (await of(bench, 10, 2)).reason is Reason.NO_PERMITS
     bench.subscription.acknowledge(consumer, [(10, 1)])
     assert (await of(bench, 10, 1)).reason is Reason.ACKNOWLEDGED
@@ -168,6 +170,7 @@ async def test_redeliveries_and_what_is_left_of_a_batch_are_told() -> None:
     bench.subscription.acknowledge_batch(consumer, (10, 0), [0b00110])
     answer = (await of(bench, 10, 0)).as_json()
     assert (answer["redeliveryCount"], answer["unackedMessages"]) == (1, 2)
+    assert "has 2 messages of it and has not acknowledged them" in answer["message"]
     of_each = [await explain_message(bench.subscription, (10, 0), n) for n in (0, 1, 2, 4, 5, 64)]
     assert [found.reason.value for found in of_each] == [
         *("acknowledged", "pending", "pending", "acknowledged"),
@@ -209,6 +212,35 @@ async def test_messages_that_are_not_there() -> None:
     assert "of another topic" not in (await of(bench, 14, 2)).next
     assert "of another topic" in (await of(bench, 15, 0)).next
     assert (await of(Bench(), 0, 0)).reason is Reason.PAST_END
+
+
+async def test_a_consumer_that_never_asked_for_a_message() -> None:
+    bench = Bench([2])
+    connected_ms = bench.service.now_ms
+    await bench.consumer(SHARED, permits=0)
+    found = await both(bench, 10, 0)
+    assert (found.reason, found.since_ms) == (Reason.NO_PERMITS, connected_ms)
+    assert "its client has asked for no message since it connected" in found.message
+
+
+async def test_a_delay_in_another_unit_than_milliseconds() -> None:
+    bench = Bench()
+    bench.ledger.append(head(deliver_at_ms=bench.service.now_ms * 1_000))
+    await bench.consumer(SHARED)
+    found = await of(bench, 10, 0)
+    assert "in more than a year: was the time meant to be in another unit than ms?" in found.message
+
+
+async def test_who_gets_everything_of_a_failover_subscription() -> None:
+    bench = Bench([1], active_consumer_failover_delay_time_millis=0)
+    active, _ = await bench.consumer(FAILOVER, "a", priority_level=0)
+    await bench.consumer(FAILOVER, "b", priority_level=1)
+    told = "Consumer a at 127.0.0.1:5 is the active one: 1 other consumer gets nothing until it"
+    assert told in now(bench).message
+    bench.subscription.acknowledge(active, bench.ledger.positions())
+    found = now(bench)
+    assert (found.reason, found.details["standbyConsumers"]) == (Reason.CAUGHT_UP, 1)
+    assert told in found.message
 
 
 async def test_a_marker_is_for_no_client() -> None:
@@ -260,6 +292,7 @@ async def test_readers_that_do_not_ask() -> None:
     found = await both(bench, 10, 4)
     assert found.reason is Reason.NO_PERMITS
     assert found.message == "None of 2 consumers can take a message: 2 with no permits."
+    assert found.next.startswith("Delivery goes on when one of them asks for more")
     names = [each["consumer"] for each in found.as_json()["consumers"]]
     assert names == ["a", "b"]
 
@@ -365,7 +398,7 @@ async def test_a_hash_whose_consumer_has_no_permits() -> None:
     await settle()
     found = now(bench)
     assert (found.reason, found.consumer) == (Reason.NO_PERMITS, "b")
-    assert found.message.startswith(f"Key hash {found.details['hash']} waits: Consumer b has no")
+    assert found.message.startswith(f"Key hash {found.details['hash']} waits: Consumer b at ")
 
 
 async def test_a_hash_that_nobody_wants() -> None:
@@ -431,7 +464,13 @@ async def test_an_active_consumer_that_waits_for_the_former_one() -> None:
 async def test_nothing_is_published() -> None:
     bench = Bench()
     await bench.consumer(SHARED, permits=1)
-    held = explanation.quota_held("destination_storage", "slow", is_held=True)
+    held = explanation.quota_held(
+        "destination_storage", "slow", 2_000, 1_000, is_held=True, consumers=0
+    )
+    assert held.message == (
+        "Producers wait: the backlog of subscription slow, which has no consumer, is 2,000 bytes, "
+        "the backlog quota destination_storage is 1,000 bytes."
+    )
     for publishing in (held, explanation.terminated(), explanation.no_producer()):
         found = now(bench, publishing)
         assert found.reason is publishing.reason
@@ -465,7 +504,7 @@ async def test_a_consumer_that_holds_others_off() -> None:
     found = await both(bench, 10, 0)
     assert (found.reason, found.consumer) in [(Reason.NO_PERMITS, name) for name in "ab"]
     assert found.details["standbyConsumers"] == 1
-    assert "It is the active one: 1 other consumer waits" in found.message
+    assert "It is the active one: 1 other consumer gets nothing until" in found.message
     alone = Bench([2])
     await alone.consumer(EXCLUSIVE, "a")
     assert now(alone).message.endswith("admits no other consumer meanwhile.")

@@ -19,6 +19,7 @@ from magnetar.broker.dispatch.explanation import (
     delivering,
     hash_without_consumer,
     publish_rate_limited,
+    quota_held,
     rate_limited,
     resetting,
     storing,
@@ -71,6 +72,7 @@ from magnetar.broker.doctor.transaction_checks import (
     TransactionsFacts,
     check_transactions,
 )
+from magnetar.broker.policies.effective import Rate
 
 NOW_MS = 1_800_000_000_000
 LONG_AGO_MS = NOW_MS - 3_600_000
@@ -105,6 +107,8 @@ BROKER = BrokerFacts("b1:8080", NOW_MS, [], {"cpu": 0.5, "memory": 0.5}, SETTING
 BUSY = SubscriptionFacts(T, "s", 5, permits=9, delivered_ms=NOW_MS - 100, connected_ms=LONG_AGO_MS)
 PENDING = Explanation(Reason.PENDING, "", "", since_ms=LONG_AGO_MS)
 FAILING = replace(PENDING, message="c has it.", details={"redeliveryCount": 2})
+HELD = quota_held("destination_storage", "s", 9, 8, is_held=True, consumers=1)
+SLOW = Rate(1, 0, 600)
 STUCK = replace(BUSY, delivered_ms=LONG_AGO_MS + 1)
 BUNDLE = {"topics": 9, "msgThroughputIn": 1e6}
 TOPICS = TopicsFacts(NOW_MS, [BUSY], bundles={"public/default/0x0_0xf": BUNDLE}, settings=SETTINGS)
@@ -389,7 +393,7 @@ FAULTS: list[tuple[Facts, str, Severity, str]] = [
         f"open for 1 h, and for 1 h more unless its client ends it; messages behind it wait in {T}",
     ),
     (replace(TOPICS, fenced={T: "its storage failed"}), "topic-fenced", CRITICAL, "failed"),
-    (replace(TOPICS, held={T: "9 bytes of 8"}), "backlog-quota", CRITICAL, "9 bytes of 8"),
+    (replace(TOPICS, held={T: HELD}), "backlog-quota", CRITICAL, "is 9 bytes"),
     (
         replace(TOPICS, publishing={T: storing(7, STALL_MS, 0, NOW_MS)}),
         "publish-stuck",
@@ -397,7 +401,7 @@ FAULTS: list[tuple[Facts, str, Severity, str]] = [
         "producers get no receipts. 7 bytes of published messages wait for 1 min",
     ),
     (
-        replace(TOPICS, publishing={T: publish_rate_limited("topic", 2, 5)}),
+        replace(TOPICS, publishing={T: publish_rate_limited("topic", Rate(9, 0), 2, 5)}),
         "publish-rate-limited",
         NOTE,
         "2 producers wait",
@@ -440,10 +444,16 @@ FAULTS: list[tuple[Facts, str, Severity, str]] = [
         f"and 5 entries wait. {resetting().message} {resetting().next}",
     ),
     (
-        subscriptions(replace(STUCK, explanation=rate_limited("topic", NOW_MS, 5))),
+        subscriptions(replace(STUCK, explanation=rate_limited("topic", SLOW, NOW_MS, 5))),
         "subscription-stuck",
         WARNING,
-        "dispatch rate",
+        "The dispatch rate of the topic, 1 message in 10 min, is used up",
+    ),
+    (
+        subscriptions(replace(STUCK, explanation=resetting(), is_durable=False)),
+        "subscription-stuck",
+        WARNING,
+        "nothing is delivered",
     ),
     (
         subscriptions(replace(BUSY, unacked=5, explanation=PENDING)),
@@ -622,6 +632,55 @@ def test_facts_of_a_subscription_come_from_its_statistics() -> None:
     idle = subscription_facts(T, "s", {"msgBacklog": 1, "consumers": []})
     assert idle is not None
     assert idle.connected_ms is None
+
+
+@pytest.mark.parametrize(
+    ("facts", "command"),
+    [
+        (
+            subscriptions(replace(STUCK, explanation=rate_limited("Topic", SLOW, NOW_MS, 5))),
+            f"set-dispatch-rate {T} -md -1 -bd -1",
+        ),
+        (
+            subscriptions(
+                replace(
+                    STUCK,
+                    topic=f"{T}-partition-3",
+                    explanation=rate_limited("Subscription", SLOW, NOW_MS, 5),
+                )
+            ),
+            f"set-subscription-dispatch-rate {T} -md -1 -bd -1",
+        ),
+        (
+            replace(TOPICS, publishing={T: publish_rate_limited("topic", SLOW, 1, 5)}),
+            f"set-publish-rate {T} -m -1 -b -1",
+        ),
+        (
+            replace(TOPICS, held={T: HELD}),
+            f"set-backlog-quota {T} -t destination_storage -l 18 -p producer_request_hold",
+        ),
+        (
+            replace(
+                TOPICS,
+                held={T: quota_held("message_age", "s", 70, 60, is_held=False, consumers=0)},
+            ),
+            f"set-backlog-quota {T} -t message_age -lt 140s -p producer_exception",
+        ),
+    ],
+)
+def test_a_limit_of_the_broker_comes_with_the_command_that_raises_it(
+    facts: TopicsFacts, command: str
+) -> None:
+    (found,) = examined(facts)
+    assert found.command == f"magnetar admin topicPolicies {command}"
+    words = shlex.split(found.command)[1:]
+    build_parser(words).parse_args(words)
+
+
+def test_a_limit_of_the_whole_broker_is_left_to_people() -> None:
+    limited = replace(STUCK, explanation=rate_limited("Broker", SLOW, NOW_MS, 5))
+    (found,) = examined(subscriptions(limited))
+    assert found.command == f"magnetar admin topics explain {T} -s s"
 
 
 def test_a_clock_is_compared_with_the_middle_of_the_question() -> None:
