@@ -202,9 +202,10 @@ def pending(
 
 
 def _due(due_ms: int, now_ms: int) -> str:
-    unlikely = ", in more than a year: was the time meant to be in another unit than ms?"
-    return f"Its producer asked for a later delivery: it is due in {duration(due_ms - now_ms)}" + (
-        unlikely if due_ms - now_ms > _YEAR_MS else "."
+    wait_ms = due_ms - now_ms
+    return (
+        f"Its producer asked for a later delivery: it is due in {duration(wait_ms)}."
+        + " Was its time meant in another unit than ms?" * (wait_ms > _YEAR_MS)
     )
 
 
