@@ -20,6 +20,7 @@ from magnetar.broker.dispatch.explanation import (
     Reason,
     caught_up,
     consumers_stall,
+    counted,
     delivering,
     no_consumer,
 )
@@ -347,4 +348,40 @@ def explanation_of(stats: Mapping[str, Any]) -> Explanation | None:
         ConsumerState(each.get("consumerName", ""), permits=each.get("availablePermits", 0))
         for each in consumers
     ]
-    return consumers_stall(states, 0) or (delivering(None) if stats.get("msgRateOut") else None)
+    if (stall := consumers_stall(states, 0)) is not None:
+        return stall
+    return delivering(None) if stats.get("msgRateOut") else _waits_for_clients(stats)
+
+
+def _waits_for_clients(stats: Mapping[str, Any]) -> Explanation | None:
+    """Of consumers that ask for messages and get none; None: statistics don't tell it."""
+    backlog, delayed = stats["msgBacklog"], stats.get("msgDelayed", 0)
+    unacked, hashes = stats.get("unackedMessages", 0), stats.get("drainingHashesCount", 0)
+    if backlog <= delayed:
+        return Explanation(
+            Reason.DELAYED,
+            f"All of {counted(backlog, 'message')} wait: producers asked for a later delivery.",
+            "They are delivered when they are due.",
+        )
+    if hashes:
+        return Explanation(
+            Reason.DRAINING_HASH,
+            f"Messages of keys that moved to another consumer wait: their former consumers have "
+            f"{counted(stats.get('drainingHashesUnackedMessages', 0), 'unacknowledged message')}.",
+            "They are delivered when the former consumers have acknowledged those, or disconnect.",
+        )
+    if unacked >= backlog - delayed:
+        return Explanation(
+            Reason.PENDING,
+            f"Everything was sent: consumers have {counted(unacked, 'message')} and have not "
+            "acknowledged them.",
+            "Look at what their applications wait for.",
+        )
+    if stats.get("type") in ("Exclusive", "Failover"):
+        return Explanation(
+            Reason.PENDING,
+            "The consumer asks for messages and gets none: most likely it has all of them and has "
+            "not acknowledged them, which Pulsar does not count here.",
+            "Look at what its application waits for.",
+        )
+    return None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.console.actions import Subject
 from magnetar.broker.console.admin_api import AdminApi, AdminError, get
@@ -28,7 +29,36 @@ async def topic_stats(api: AdminApi, topic: TopicPath) -> tuple[int, Any]:
     else:
         call = get(api, f"{topic.rest}/stats", getEarliestTimeInBacklog=True)
     stats = await call
-    return partitions, {**stats, "subscriptions": listed_subscriptions(stats)}
+    found = listed_subscriptions(stats)
+    for name, each in found.items() if partitions else ():
+        parts = [
+            part
+            for of_one in stats.get("partitions", {}).values()
+            if (part := of_one.get("subscriptions", {}).get(name)) is not None
+        ]
+        found[name] = _with_facts(each, parts)
+    return partitions, {**stats, "subscriptions": found}
+
+
+_LAST: Final = ("lastAckedTimestamp", "lastConsumedTimestamp")
+_FACTS: Final = ("address", "clientVersion", "connectedSince")
+
+
+def _with_facts(whole: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A subscription of all partitions, with what Pulsar tells of each partition alone."""
+    clients: dict[str, list[Mapping[str, Any]]] = {}
+    for each in (consumer for part in parts for consumer in part.get("consumers", ())):
+        clients.setdefault(each.get("consumerName") or "", []).append(each)
+    consumers = []
+    for each in whole.get("consumers", ()):
+        same = clients.get(each.get("consumerName") or "", [])
+        facts = {key: same[0][key] for key in _FACTS if same and same[0].get(key)}
+        consumers.append({**each, **facts, **_latest(same)})
+    return {**whole, **_latest(parts), "consumers": consumers}
+
+
+def _latest(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {key: max((each.get(key) or 0 for each in found), default=0) for key in _LAST}
 
 
 async def partition_count(api: AdminApi, topic: TopicPath) -> int:

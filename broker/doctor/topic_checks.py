@@ -52,6 +52,7 @@ class SubscriptionFacts:
         is_blocked: their number is at the limit of the subscription, or of each consumer.
         redelivery_rate: messages a second that are delivered again.
         moved_ms: when its mark-delete position moved last; 0: as for the others.
+        counts_unacked: False: Exclusive or Failover, of which brokers don't.
         is_durable: False: of a reader, for which nothing is kept.
         permits: messages that consumers asked for and didn't get.
         delivered_ms, acked_ms: last time; 0: never, as far as this broker knows.
@@ -73,6 +74,7 @@ class SubscriptionFacts:
     redelivery_rate: float = 0.0
     moved_ms: int = 0
     is_durable: bool = True
+    counts_unacked: bool = True
     explanation: Explanation | None = None
 
     @property
@@ -104,6 +106,7 @@ def subscription_facts(topic: str, name: str, stats: Mapping[str, Any]) -> Subsc
         acked_ms=_int(stats, "lastAckedTimestamp"),
         connected_ms=min(connected, default=0) if consumers else None,
         is_durable=bool(stats.get("isDurable", True)),
+        counts_unacked=stats.get("type") not in ("Exclusive", "Failover"),
         redelivery_rate=float(stats.get("msgRateRedeliver") or 0),
         moved_ms=_int(stats, "lastMarkDeleteAdvancedTimestamp"),
     )
@@ -177,7 +180,7 @@ def check_topics(facts: TopicsFacts) -> Iterator[Finding]:
             Severity.CRITICAL,
             topic,
             f"{topic}: the topic takes no messages: {why}",
-            f"magnetar admin topics unload {topic}",
+            f"magnetar admin topics unload {shlex.quote(topic)}",
         )
     for topic, held in facts.held.items():
         yield Finding(
@@ -185,7 +188,8 @@ def check_topics(facts: TopicsFacts) -> Iterator[Finding]:
             Severity.CRITICAL,
             topic,
             f"{topic}: {held.message} {held.next}",
-            _mending(topic, held) or f"magnetar admin topics explain-publishing {topic}",
+            _mending(topic, held)
+            or f"magnetar admin topics explain-publishing {shlex.quote(topic)}",
         )
     for topic, waits_for in facts.publishing.items():
         yield from _check_publishing(topic, waits_for, facts.now_ms)
@@ -197,7 +201,7 @@ def check_topics(facts: TopicsFacts) -> Iterator[Finding]:
             Severity.WARNING,
             topic,
             f"{topic}: the last offload of the topic failed, so its ledgers stay on bookies",
-            f"magnetar admin topics offload-status {topic}",
+            f"magnetar admin topics offload-status {shlex.quote(topic)}",
             failed_ms,
         )
     idle = []
@@ -211,7 +215,9 @@ def check_topics(facts: TopicsFacts) -> Iterator[Finding]:
 
 
 def _check_publishing(topic: str, why: Explanation, now_ms: int) -> Iterator[Finding]:
-    command = _mending(topic, why) or f"magnetar admin topics explain-publishing {topic}"
+    command = (
+        _mending(topic, why) or f"magnetar admin topics explain-publishing {shlex.quote(topic)}"
+    )
     if why.reason is Reason.PUBLISH_RATE_LIMITED:
         yield Finding(
             "publish-rate-limited",
@@ -233,13 +239,14 @@ def _check_publishing(topic: str, why: Explanation, now_ms: int) -> Iterator[Fin
 
 def _refused(each: RefusalFacts) -> Finding:
     subscription = each.subject.removeprefix(each.topic).removeprefix(", subscription ")
-    what = f" {each.topic} -s {shlex.quote(subscription)}" if subscription else ""
+    topic = shlex.quote(each.topic)
+    what = f" {topic} -s {shlex.quote(subscription)}" if subscription else ""
     return Finding(
         "client-refused",
         Severity.NOTE if each.is_served else Severity.WARNING,
         each.subject,
         f"{each.subject}: {each.sentence}",
-        f"magnetar admin topics explain{what or f'-publishing {each.topic}'}",
+        f"magnetar admin topics explain{what or f'-publishing {topic}'}",
         each.at_ms,
     )
 
@@ -252,7 +259,7 @@ def _partition_idle(each: SubscriptionFacts) -> Finding:
         f"{each.label}: the partition has a backlog of {counted(each.backlog, 'entry')} and no"
         " consumer, while other partitions of the topic have some: restart the consumers, which may"
         " not know this partition or have lost it",
-        f"magnetar admin topics stats {each.topic}",
+        f"magnetar admin topics stats {shlex.quote(each.topic)}",
     )
 
 
@@ -312,13 +319,15 @@ def _unacknowledged(each: SubscriptionFacts, now_ms: int) -> Finding | None:
     held_ms = _quiet_ms(each, each.acked_ms, each.delivered_ms)
     if each.explanation is not None and each.explanation.reason is Reason.PENDING:
         held_ms = each.explanation.since_ms or held_ms
-    if each.unacked == 0 or held_ms is None or now_ms - held_ms < SLOW_MS:
+    is_told = each.unacked > 0 or not (each.counts_unacked or each.explanation)
+    if not is_told or held_ms is None or now_ms - held_ms < SLOW_MS:
         return None
+    has = f"have {counted(each.unacked, 'message')}" if each.unacked else "ask for more"
     return Finding(
         "subscription-slow",
         Severity.WARNING,
         each.label,
-        f"{each.label}: consumers have {counted(each.unacked, 'message')} and acknowledge none;"
+        f"{each.label}: consumers {has} and acknowledge none;"
         f" {counted(each.backlog, 'entry')} not acknowledged{_of_oldest(each.explanation)}",
         _command(each),
         held_ms,
@@ -367,9 +376,9 @@ def _held_up(each: SubscriptionFacts, now_ms: int) -> Finding | None:
 
 def _command(each: SubscriptionFacts) -> str:
     if each.explanation is None:
-        return f"magnetar admin topics stats {each.topic}"
+        return f"magnetar admin topics stats {shlex.quote(each.topic)}"
     return _mending(each.topic, each.explanation) or (
-        f"magnetar admin topics explain {each.topic} -s {shlex.quote(each.name)}"
+        f"magnetar admin topics explain {shlex.quote(each.topic)} -s {shlex.quote(each.name)}"
     )
 
 
@@ -378,7 +387,9 @@ def _mending(topic: str, why: Explanation) -> str:
     application, or takes a decision.
     """
     base, _, number = topic.rpartition(PARTITION_MARK)
-    of_all = base if number.isdigit() else topic  # policies are those of all partitions
+    of_all = shlex.quote(
+        base if number.isdigit() else topic
+    )  # policies are those of all partitions
     details, scope = why.details, str(why.details.get("scope"))
     if why.reason is Reason.RATE_LIMITED and scope in _DISPATCH_RATES:
         rate = _DISPATCH_RATES[scope]
@@ -407,7 +418,7 @@ def _why(each: SubscriptionFacts) -> str | None:
         )
     if each.permits == 0:
         return "Its consumers don't ask for messages: look at what the application waits for."
-    if each.unacked == 0:
+    if each.unacked == 0 and each.counts_unacked:
         return f"Its consumers ask for {each.permits} messages: unload the topic if that lasts."
     return None
 
@@ -415,15 +426,15 @@ def _why(each: SubscriptionFacts) -> str | None:
 def _check_idle(idle: Sequence[SubscriptionFacts], count: int) -> Iterator[Finding]:
     if idle:
         worst = max(idle, key=lambda each: each.backlog)
-        many = f"{count:,} subscriptions have" if count > 1 else "the subscription has"
-        most = "; the largest is" if count > 1 else ":"
+        more = counted(count - 1, "other subscription")
+        others = f"; {more} with smaller ones {'has' if count == 2 else 'have'} none, too"
         yield Finding(
             "subscription-idle",
             Severity.NOTE,
             worst.label,
-            f"{worst.label}: {many} a backlog and no consumer{most} {worst.backlog} entries, which"
-            " are kept until somebody reads them",
-            f"magnetar admin topics stats {worst.topic}",
+            f"{worst.label}: it has a backlog of {counted(worst.backlog, 'entry')} and no consumer"
+            f"{others if count > 1 else ''}; messages are kept until somebody reads them",
+            f"magnetar admin topics stats {shlex.quote(worst.topic)}",
         )
 
 

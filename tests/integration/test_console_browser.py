@@ -226,13 +226,18 @@ def test_everything_is_found_by_keys_alone(browser: Browser, console: str, width
             assert _violations(page) == []
         page.keyboard.press("Escape")
         expect(options).to_have_count(0)
-        for text, heading in (("console-orders mess", "console-orders"), ("bookies", "Bookies")):
+        for text, at in (
+            ("console-orders mess", f"topic/{TOPIC}/messages"),
+            ("bookies", "bookies"),
+        ):
             field.fill(text)
             expect(options.first).to_be_visible()
             expect(options.first).to_contain_text(re.compile(text.split()[0], re.I))
             page.keyboard.press("Enter")
-            expect(page.locator("h1")).to_have_text(heading)
+            # The heading may be that of the page before; a page without its scripts has no keys.
+            page.wait_for_url(f"{console}{at}*", wait_until="load")
             page.keyboard.press("/")
+            expect(field).to_be_focused()
         field.fill("light or")
         expect(options.first).to_have_text("Light or dark")
         before = page.locator("html").get_attribute("data-theme")

@@ -141,7 +141,11 @@ CONSUMER = {"connectedSince": "2026-01-01T00:00:00Z", "availablePermits": 5, "un
 @pytest.mark.parametrize(
     ("consumers", "found", "why"),
     [
-        ([], "subscription-idle", "the subscription has a backlog and no consumer: 4 entries"),
+        (
+            [],
+            "subscription-idle",
+            "it has a backlog of 4 entries and no consumer; messages are kept",
+        ),
         ([CONSUMER | {"availablePermits": 0}], "subscription-stuck", "don't ask for messages"),
         (
             [CONSUMER | {"blockedConsumerOnUnackedMsgs": True}],
@@ -258,6 +262,17 @@ async def test_where_the_credentials_of_a_console_go(location: str, reason: str 
             "delivering",
         ),
         ({"msgBacklog": 1, "consumers": [{"availablePermits": 5}]}, None),
+        ({"msgBacklog": 1, "consumers": [{"availablePermits": 5}], "type": "Failover"}, "pending"),
+        (
+            {"msgBacklog": 3, "msgDelayed": 1, "unackedMessages": 2}
+            | {"consumers": [{"availablePermits": 5}]},
+            "pending",
+        ),
+        ({"msgBacklog": 3, "msgDelayed": 3, "consumers": [{"availablePermits": 5}]}, "delayed"),
+        (
+            {"msgBacklog": 3, "drainingHashesCount": 1, "consumers": [{"availablePermits": 5}]},
+            "drainingHash",
+        ),
         (
             {"msgBacklog": 1, "consumers": [{"blockedConsumerOnUnackedMsgs": True}]},
             "consumerUnackedLimit",

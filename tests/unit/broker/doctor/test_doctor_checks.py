@@ -438,6 +438,12 @@ FAULTS: list[tuple[Facts, str, Severity, str]] = [
     ),
     (subscriptions(STUCK), "subscription-stuck", CRITICAL, "Its consumers ask for 9 messages"),
     (
+        subscriptions(replace(STUCK, counts_unacked=False)),
+        "subscription-slow",
+        WARNING,
+        "consumers ask for more and acknowledge none; 5 entries not acknowledged",
+    ),
+    (
         subscriptions(replace(STUCK, explanation=resetting())),
         "subscription-stuck",
         CRITICAL,
@@ -518,7 +524,7 @@ FAULTS: list[tuple[Facts, str, Severity, str]] = [
         ),
         "subscription-idle",
         NOTE,
-        "2 subscriptions have a backlog and no consumer; the largest is 8 entries",
+        "it has a backlog of 8 entries and no consumer; 1 other subscription with smaller ones has",
     ),
     (
         replace(TOPICS, bundles={"public/default/0x0_0xf": {"topics": 1_001}}),
@@ -677,6 +683,39 @@ def test_a_limit_of_the_broker_comes_with_the_command_that_raises_it(
     build_parser(words).parse_args(words)
 
 
+HOSTILE = "persistent://public/default/$(reboot); x"
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        TopicsFacts(NOW_MS, fenced={HOSTILE: "f"}),
+        TopicsFacts(NOW_MS, held={HOSTILE: HELD}),
+        TopicsFacts(NOW_MS, publishing={HOSTILE: storing(7, STALL_MS, 0, NOW_MS)}),
+        TopicsFacts(NOW_MS, refusals=[RefusalFacts(HOSTILE, HOSTILE, "p", 1, is_served=False)]),
+        TopicsFacts(
+            NOW_MS,
+            refusals=[RefusalFacts(HOSTILE, f"{HOSTILE}, subscription s", "c", 1, is_served=False)],
+        ),
+        TopicsFacts(NOW_MS, offloads={HOSTILE: 1}),
+        TopicsFacts(NOW_MS, partitions=[replace(STUCK, topic=HOSTILE)]),
+        TopicsFacts(NOW_MS, [replace(STUCK, topic=HOSTILE)]),
+        TopicsFacts(NOW_MS, [replace(STUCK, topic=HOSTILE, explanation=resetting())]),
+        TopicsFacts(NOW_MS, [replace(BUSY, topic=HOSTILE, connected_ms=None)]),
+        TopicsFacts(
+            NOW_MS,
+            [replace(STUCK, topic=HOSTILE, explanation=rate_limited("Topic", SLOW, NOW_MS, 5))],
+        ),
+    ],
+)
+def test_a_name_is_one_word_of_the_command(facts: TopicsFacts) -> None:
+    """Whoever may create topics must not write commands for whoever may mend them."""
+    found = examined(facts)
+    assert found
+    for each in found:
+        assert HOSTILE in shlex.split(each.command)
+
+
 def test_a_limit_of_the_whole_broker_is_left_to_people() -> None:
     limited = replace(STUCK, explanation=rate_limited("Broker", SLOW, NOW_MS, 5))
     (found,) = examined(subscriptions(limited))
@@ -715,7 +754,9 @@ def test_findings_are_in_order_of_harm_and_counted() -> None:
 
 def test_idle_subscriptions_that_arent_listed_count() -> None:
     (found,) = examined(replace(subscriptions(replace(BUSY, connected_ms=None)), idle=1_499))
-    assert "1,500 subscriptions have a backlog and no consumer" in found.sentence
+    assert (
+        "no consumer; 1,499 other subscriptions with smaller ones have none, too;" in found.sentence
+    )
 
 
 def test_a_report_comes_back_from_json() -> None:
