@@ -105,10 +105,9 @@ function morph(text) {
   const selected = document.querySelector("tr.cur")?.id;
   keepSilent(fresh);
   // What is open or chosen in the browser alone stays.
-  const beforeNodeMorphed = (old) => !(old instanceof HTMLElement && "keep" in old.dataset);
-  const beforeAttributeUpdated = (name) => name !== "open";
-  Idiomorph.morph(main(), fresh, { ignoreActiveValue: true, callbacks: { beforeNodeMorphed, beforeAttributeUpdated } });
-  Idiomorph.morph(document.getElementById("menu"), page.getElementById("menu"), { callbacks: { beforeNodeMorphed } });
+  const callbacks = { beforeNodeMorphed: (old) => old.dataset?.keep === undefined, beforeAttributeUpdated: (name) => name !== "open" };
+  Idiomorph.morph(main(), fresh, { ignoreActiveValue: true, callbacks });
+  Idiomorph.morph(document.getElementById("menu"), page.getElementById("menu"), { callbacks });
   showTimes(main());
   if (selected) document.getElementById(selected)?.classList.add("cur");
 }
