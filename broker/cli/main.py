@@ -180,7 +180,7 @@ def build_parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentPar
     Args:
         arguments: what is to be parsed; None: fill in everything, for completion and reference.
     """
-    parser = _Parser(
+    parser: argparse.ArgumentParser = _Parser(
         prog="magnetar",
         description="A Pulsar-compatible message broker, its tools and its admin.",
         epilog="Groups of admin may stand alone: magnetar topics list, magnetar tenants list.",

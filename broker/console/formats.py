@@ -121,9 +121,11 @@ def plural(count: float | None, one: str, many: str = "") -> str:
 
 
 def ceiling(values: Sequence[float]) -> float:
-    """The end of an axis for them: 1, 2 or 5 times a power of ten."""
+    """The end of an axis for them: 1, 2 or 5 times a power of ten, at least 1, so that its middle
+    is written in full with one digit behind the point.
+    """
     most, scale = max((*values, 0.0)), 1.0
-    if most <= 0:
+    if most <= 1:
         return 1.0
     while scale < most:
         scale *= 10

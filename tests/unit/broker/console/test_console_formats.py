@@ -81,6 +81,7 @@ def test_the_end_of_an_axis(values: list[float]) -> None:
     top = ceiling(values)
     assert top >= max(values)
     assert top <= max(1.0, 2.5 * max(values))
+    assert float(f"{top / 2:.1f}") == top / 2
 
 
 def test_a_chart_needs_two_points() -> None:
