@@ -350,7 +350,7 @@ class PendingAckLog:
                     self._perform_one(effect)
         if is_first and self._unsent:
             asyncio.get_running_loop().call_soon(self._append)
-        if self.core.is_applying and not self._is_applying:
+        if self.core.has_more and not self._is_applying:
             self._is_applying = True
             asyncio.get_running_loop().call_soon(self._apply_more)
 

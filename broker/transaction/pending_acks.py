@@ -11,7 +11,9 @@ Invariants: no two transactions have acknowledged the same message; at most one 
 cumulatively. Nothing of an end is applied before its record is durable, and an end is done, for who
 asked for it and for a cut, with its last slice. Of the log only what is behind the last cut is
 needed: a cut writes the acknowledgements of open transactions anew, waits for the ends in front of
-it to be done, and then for the cursor to be stored.
+the last copy to be done, and then for the cursor to be stored. What a cut has to copy is what is
+live when it begins, and is copied in slices, too. What ends before its copy needs none: the cut
+waits for it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -41,6 +43,8 @@ APPLIED_AT_ONCE: Final = 200
 """Acknowledgements of an end in a slice."""
 _WORDS_AT_ONCE: Final = 2_048
 """Of their ack sets, but for one acknowledgement."""
+COPIED_AT_ONCE: Final = 500
+"""Positions and words of ack sets after which a cut goes on in the next turn; and in a record."""
 _WHOLE: Final = -1
 _ACK: Final = PendingAckRecord.ACK
 _COMMIT: Final = PendingAckRecord.COMMIT
@@ -180,14 +184,23 @@ class _End:
         return some
 
 
+_Copies: TypeAlias = Iterator[tuple[TransactionId, _Acks, list[PendingAck]]]
+
+
 @dataclass(slots=True)
 class _Cut:
-    """A log that is being cut behind the record ``after``, once ``copied`` is recorded, too."""
+    """A log that is being cut behind the record ``after``, once ``copied`` is recorded, too.
+
+    Attributes:
+        copies: what isn't copied yet, in parts that are a record each; None: all is copied.
+        weight: of what is in front of it.
+    """
 
     after: int
-    copied: int
-    weight: int  # of what is in front of it
+    weight: int
     position: Position
+    copies: _Copies | None
+    copied: int = 0
     is_storing: bool = False
 
 
@@ -411,17 +424,21 @@ class PendingAcks:
 
     @property
     def is_applying(self) -> bool:
-        """Whether ``apply_more`` has something to do, in a later turn of the loop."""
+        """Whether an end is durable, and some of it is left to ``apply_more``."""
         return bool(self._applying)
 
+    @property
+    def has_more(self) -> bool:
+        """Whether ``apply_more`` has something to do, in a later turn of the loop."""
+        return bool(self._applying) or (self._cut is not None and self._cut.copies is not None)
+
     def apply_more(self) -> None:
-        """Apply the next slice of ends; the oldest end first."""
+        """Apply the next slice of ends, the oldest end first, and copy the next one of a cut."""
         end = next(iter(self._applying.values()), None)
-        if end is None:
-            return
-        self._apply(end)
+        if end is not None:
+            self._apply(end)
         if self._cut is not None:
-            self._store_if_copied(self._cut)
+            self._copy_more(self._cut)
 
     def _apply(self, end: _End) -> None:
         some = end.take_slice()
@@ -530,16 +547,29 @@ class PendingAcks:
             self._begin_cut()
 
     def _begin_cut(self) -> None:
-        """Write what is live anew. What ends from now on is recorded behind it."""
+        """Begin to write what is live anew. What ends from now on is recorded behind it."""
         after, weight = self._appended, self._weight
         self._extensible.clear()  # what came later would be in no copy
-        for transaction, acks in self._open.items():
-            for some in _in_records(acks.individual.values()):
-                self._append(_record(_ACK, transaction, some))
+        # As it is now: what is acknowledged from now on, of the same batch too, has its own record.
+        live = [(*item, list(item[1].individual.values())) for item in self._open.items()]
+        for transaction, acks, _ in live:
             if acks.cumulative is not None:
                 self._append(_record(_ACK, transaction, (acks.cumulative,), cumulative=True))
-        self._cut = _Cut(after, self._appended, weight, self._last)
-        self._store_if_copied(self._cut)
+        self._cut = _Cut(after, weight, self._last, _in_copies(live))
+        self._copy_more(self._cut)
+
+    def _copy_more(self, cut: _Cut) -> None:
+        if cut.copies is not None:
+            weight = 0
+            for transaction, acks, some in cut.copies:
+                if self._open.get(transaction) is acks:
+                    self._append(_record(_ACK, transaction, some))
+                weight += sum(ack.weight for ack in some)
+                if weight >= COPIED_AT_ONCE:
+                    break
+            else:
+                cut.copies, cut.copied = None, self._appended
+        self._store_if_copied(cut)
 
     def _go_on_cutting(self) -> None:
         if (cut := self._cut) is None:
@@ -550,11 +580,11 @@ class PendingAcks:
         self._store_if_copied(cut)
 
     def _store_if_copied(self, cut: _Cut) -> None:
-        if self._recorded < cut.copied or cut.is_storing:
+        if cut.copies is not None or self._recorded < cut.copied or cut.is_storing:
             return
         oldest = next(iter(self._applying.values()), None)
-        # Its record goes with the log: what isn't applied yet would be lost with it.
-        if oldest is None or oldest.number > cut.after:
+        # What isn't applied yet would be lost with the log: its end, or what it ends.
+        if oldest is None or oldest.number > cut.copied:
             cut.is_storing = True
             self._effects.append(StoreCursor())
 
@@ -664,13 +694,21 @@ def _covers(ack: PendingAck, position: Position, wanted: int) -> bool:
     return position == ack.position and (not ack.left or (wanted > 0 and not wanted & ack.left))
 
 
-def _in_records(acks: Iterable[PendingAck]) -> Iterator[list[PendingAck]]:
+def _in_copies(live: Iterable[tuple[TransactionId, _Acks, list[PendingAck]]]) -> _Copies:
+    for transaction, acks, individual in live:
+        for some in _in_records(individual, COPIED_AT_ONCE):
+            yield transaction, acks, some
+
+
+def _in_records(
+    acks: Iterable[PendingAck], weight_max: int = _RECORD_WEIGHT_MAX
+) -> Iterator[list[PendingAck]]:
     """As many as a record may hold."""
     some: list[PendingAck] = []
     weight = 0
     for ack in acks:
         more = ack.weight if ack.left else 1
-        if some and weight + more > _RECORD_WEIGHT_MAX:
+        if some and weight + more > weight_max:
             yield some
             some, weight = [], 0
         some.append(ack)

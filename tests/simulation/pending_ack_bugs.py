@@ -6,6 +6,7 @@
 from collections.abc import Callable
 from typing import Any, Final
 
+from magnetar.broker.transaction import pending_acks
 from magnetar.broker.transaction.pending_acks import (
     AcknowledgeCommitted,
     EndApplied,
@@ -34,8 +35,7 @@ def only_the_cumulative_one_is_committed(plant: Plant) -> None:
 @_bug
 def recorded_before_it_is_checked(plant: Plant) -> None:
     def acknowledge(self: Any, transaction: Any, acks: Any) -> int:
-        for ack in acks:
-            self._hold(transaction, ack)
+        self._hold(transaction, acks)
         number: int = original(self, transaction, acks)
         return number
 
@@ -146,12 +146,34 @@ def the_next_record_is_replayed_before_the_last_slice(plant: Plant) -> None:
 
 @_bug
 def a_cut_does_not_wait_for_its_copies(plant: Plant) -> None:
+    def store(self: Any, cut: Any) -> None:
+        if cut.copies is None:
+            cut.copied = cut.after
+        original(self, cut)
+
+    original: Callable[..., None] = plant.set(PendingAcks, "_store_if_copied", store)
+
+
+@_bug
+def a_cut_is_done_with_its_first_slice(plant: Plant) -> None:
     def begin(self: Any) -> None:
         original(self)
-        if self._cut is not None:
-            self._cut.copied = self._recorded
+        if self._cut is not None and self._cut.copies is not None:
+            self._cut.copies, self._cut.copied = None, self._appended
+            self._store_if_copied(self._cut)
 
     original: Callable[..., None] = plant.set(PendingAcks, "_begin_cut", begin)
+
+
+@_bug
+def a_copy_has_what_came_behind_the_beginning_of_the_cut(plant: Plant) -> None:
+    """A replay takes what was recorded in between, and refuses the copy."""
+
+    def copies(live: Any) -> Any:
+        for transaction, acks, some in original(live):
+            yield transaction, acks, [acks.individual.get(x.position, x) for x in some]
+
+    original: Callable[..., Any] = plant.set(pending_acks, "_in_copies", copies)
 
 
 @_bug

@@ -9,7 +9,8 @@ After each step:
 - what waits for the end of a transaction is what the durable records say, and isn't delivered;
 - an abort sends again what was pending and isn't acknowledged, and nothing else;
 - an end is applied in slices, of which each is small, and answered with the last one; what isn't
-  applied yet is pending; a crash between two loses nothing of it.
+  applied yet is pending; a crash between two loses nothing of it;
+- a cut copies what is live in small slices; a crash between two, or an end, loses nothing of it.
 
 And a log whose records are durable is never longer than a few times what is live.
 Replay one seed: MAGNETAR_SEED=41 MAGNETAR_SEEDS=1 pytest FILE
@@ -50,6 +51,7 @@ LOG = LedgerOffsets([(1, 8), (2, 8)])
 ENTRIES = [(ledger_id, entry_id) for ledger_id in (1, 2) for entry_id in range(8)]
 _CUT_WEIGHT_MIN = 12
 _APPLIED_AT_ONCE = 2
+_COPIED_AT_ONCE = 2
 
 Message = tuple[Position, int]
 
@@ -338,9 +340,12 @@ class World:
 
     def apply_more(self) -> None:
         """The next turn of the loop."""
-        if self.acks.is_applying:
+        if self.acks.has_more:
+            appended = len(self.appending)
             self.acks.apply_more()
-            self.follow(next(iter(self.applying)))
+            self.follow(next(iter(self.applying), None))
+            copied = list(self.appending)[appended:]
+            assert sum(len(x.positions) for x, _ in copied) < 2 * _COPIED_AT_ONCE, "not a slice"
 
     def follow(self, transaction: TransactionId | None) -> None:
         """What is released now belongs to this transaction, and is acknowledged or sent again."""
@@ -482,6 +487,7 @@ def _is_about(record: PendingAckRecord, said: Ack | End) -> bool:
 def _small(plant: Plant) -> None:
     plant.set(pending_acks, "CUT_WEIGHT_MIN", _CUT_WEIGHT_MIN)
     plant.set(pending_acks, "APPLIED_AT_ONCE", _APPLIED_AT_ONCE)
+    plant.set(pending_acks, "COPIED_AT_ONCE", _COPIED_AT_ONCE)
 
 
 def run(seed: int) -> None:

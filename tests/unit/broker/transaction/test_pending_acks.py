@@ -6,7 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.broker.transaction import pending_acks
-from magnetar.broker.transaction.pending_acks import PendingAck, PendingAcks
+from magnetar.broker.transaction.pending_acks import (
+    APPLIED_AT_ONCE,
+    COPIED_AT_ONCE,
+    AppendRecord,
+    PendingAck,
+    PendingAckEffect,
+    PendingAcks,
+    StoreCursor,
+)
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.managed_ledger.position import EARLIEST, Position
 
@@ -56,3 +64,42 @@ def test_ended_ones_behind_one_that_stays_open_are_forgotten() -> None:
         core.acknowledge(TransactionId(0, least), [PendingAck((1, least))])
         core.end(TransactionId(0, least), commit=True, low_watermark=-1)
     assert len(core._sequences[0]) <= _STALE_MAX + 2
+
+
+def test_a_cut_waits_for_what_ends_before_all_of_it_is_copied() -> None:
+    """Its acknowledgements go with the log, so all of the end has to be applied before."""
+    core, count = PendingAcks(_Cursor()), 2 * COPIED_AT_ONCE + 1
+    core.acknowledge(TransactionId(0, 1), [PendingAck((1, x)) for x in range(count)])
+    recorded = 0
+
+    def record() -> list[PendingAckEffect]:
+        """All that is appended becomes durable; what else there is to do."""
+        nonlocal recorded
+        others = list[PendingAckEffect]()
+        while effects := core.take_effects():
+            for effect in effects:
+                if isinstance(effect, AppendRecord):
+                    recorded += 1
+                    core.on_recorded((9, recorded))
+                else:
+                    others.append(effect)
+        return others
+
+    assert not record()
+    core.cut()
+    assert core.has_more, "copied in one turn"
+    copied = [x for x in core.take_effects() if isinstance(x, AppendRecord)]
+    assert sum(len(x.record.positions) for x in copied) == COPIED_AT_ONCE
+    for _ in copied:
+        recorded += 1
+        core.on_recorded((9, recorded))
+    core.end(TransactionId(0, 1), commit=True)
+    assert not record()
+    slices = 0
+    while core.has_more:
+        assert core.is_applying
+        core.apply_more()
+        slices += 1
+        others = record()
+        assert any(isinstance(x, StoreCursor) for x in others) == (not core.is_applying)
+    assert slices == -(-count // APPLIED_AT_ONCE)
