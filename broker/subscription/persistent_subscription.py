@@ -40,6 +40,11 @@ from magnetar.broker.subscription.key_shared_policy import hash_of_body
 from magnetar.broker.subscription.subscription import SINGLE_ACTIVE, AckDone, Subscription
 from magnetar.broker.subscription.transaction_explanation import TransactionExplainer
 from magnetar.broker.subscription.transactional_acks import TransactionalAcks
+from magnetar.broker.transaction.deleted_logs import (
+    deleted_logs,
+    forget_deleted,
+    note_deleted,
+)
 from magnetar.broker.transaction.pending_ack_log import PENDING_ACKS, PendingAckLog
 from magnetar.broker.transaction.view import TransactionView
 from magnetar.managed_ledger.cursor.cursor import Cursor
@@ -522,6 +527,8 @@ class PersistentSubscription(Subscription):
             try:
                 if log is not None:
                     await log.close()  # the cursor would refuse what a commit acknowledges
+                    if not log.is_unused:
+                        await note_deleted(self.ledger, log.name)
                 await self.ledger.delete_cursor(self.cursor.name)
             except BaseException:
                 if log is not None:
@@ -536,8 +543,10 @@ class PersistentSubscription(Subscription):
         """Behind the cursor: without the log, open transactions would have acknowledged nothing."""
         try:
             await log.delete()
+            if log.name in deleted_logs(self.ledger):
+                await forget_deleted(self.ledger, [log.name])
         except STORAGE_ERRORS as error:
-            left = "the first transaction of a subscription with this name deletes it"
+            left = "the next load of the topic does that"
             logger.warning("%s isn't deleted, %s: %s", log.name, left, error)
 
     # --- moving the cursor

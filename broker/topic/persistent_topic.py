@@ -44,6 +44,7 @@ from magnetar.broker.topic.entry_metadata import INDEX_PROPERTY, entry_metadata_
 from magnetar.broker.topic.ledger_settings import ledger_config
 from magnetar.broker.topic.publish_metrics import PublishMetrics
 from magnetar.broker.topic.topic import RESERVED_SUBSCRIPTIONS, Topic
+from magnetar.broker.transaction.deleted_logs import delete_left, deleted_logs
 from magnetar.broker.transaction.topic_transactions import TRANSACTION_PROPERTIES, TopicTransactions
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.broker.transaction.view import TransactionView
@@ -197,7 +198,9 @@ class PersistentTopic(Topic):
         if not self.ledger.properties.keys().isdisjoint(TRANSACTION_PROPERTIES):
             with storage_errors("restore transactions"):
                 await self._new_transactions().recover()
-        await asyncio.gather(*(each.log.open() for each in self._transactional_acks()))
+        logs = [each.log for each in self._transactional_acks()]
+        await delete_left(self.ledger, [log.name for log in logs], self._delete_log)
+        await asyncio.gather(*(log.open() for log in logs))
         with storage_errors("restore de-duplication"):
             if self._wants_deduplication():
                 self.deduplication = Deduplication(self)
@@ -683,13 +686,18 @@ class PersistentTopic(Topic):
     async def _delete_storage(self) -> None:
         self._end_news()
         try:
-            logs = [each.log for each in self._transactional_acks()]
-            await self.ledger.delete({log.name: log.delete for log in logs})
+            others = {x: partial(self._delete_log, x) for x in deleted_logs(self.ledger)}
+            others |= {x.log.name: x.log.delete for x in self._transactional_acks()}
+            await self.ledger.delete(others)
             if self.compaction is not None:
                 await self.compaction.delete_ledger()
         except BaseException:  # also when the deletion is cancelled
             await self.ledger.close()
             raise
+
+    async def _delete_log(self, name: str) -> None:
+        """Of pending acknowledgements."""
+        await self.service.ledgers.delete(name, self.ledger.config)
 
     @property
     def holds_entries(self) -> bool:
