@@ -6,7 +6,6 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from magnetar.broker.transaction import pending_acks
 from magnetar.broker.transaction.pending_acks import (
     AcknowledgeCommitted,
     EndApplied,
@@ -163,17 +162,6 @@ def a_cut_is_done_with_its_first_slice(plant: Plant) -> None:
             self._store_if_copied(self._cut)
 
     original: Callable[..., None] = plant.set(PendingAcks, "_begin_cut", begin)
-
-
-@_bug
-def a_copy_has_what_came_behind_the_beginning_of_the_cut(plant: Plant) -> None:
-    """A replay takes what was recorded in between, and refuses the copy."""
-
-    def copies(live: Any) -> Any:
-        for transaction, acks, some in original(live):
-            yield transaction, acks, [acks.individual.get(x.position, x) for x in some]
-
-    original: Callable[..., Any] = plant.set(pending_acks, "_in_copies", copies)
 
 
 @_bug

@@ -103,3 +103,21 @@ def test_a_cut_waits_for_what_ends_before_all_of_it_is_copied() -> None:
         others = record()
         assert any(isinstance(x, StoreCursor) for x in others) == (not core.is_applying)
     assert slices == -(-count // APPLIED_AT_ONCE)
+
+
+def test_a_copy_has_what_was_acknowledged_when_the_cut_began() -> None:
+    """What comes later of the same batch is in front of it, and a replay takes both."""
+    core, one, batch = PendingAcks(_Cursor()), TransactionId(0, 1), (2, 0)
+    core.acknowledge(one, [PendingAck((1, x)) for x in range(COPIED_AT_ONCE)])
+    core.acknowledge(one, [PendingAck(batch, 0b1110, 4)])
+    core.take_effects()
+    core.cut()
+    core.acknowledge(one, [PendingAck(batch, 0b1101, 4)])
+    while core.has_more:
+        core.apply_more()
+    records = [x.record for x in core.take_effects() if isinstance(x, AppendRecord)]
+    replayed = PendingAcks(_Cursor())
+    for number, record in enumerate(records):
+        replayed.replay(record, (9, number))
+    assert sorted(replayed.positions) == sorted(core.positions)
+    assert replayed.batch_ack_set(batch) == core.batch_ack_set(batch) == [0b1100]
