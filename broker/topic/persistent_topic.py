@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -686,7 +686,9 @@ class PersistentTopic(Topic):
     async def _delete_storage(self) -> None:
         self._end_news()
         try:
-            others = {x: partial(self._delete_log, x) for x in deleted_logs(self.ledger)}
+            others: dict[str, Callable[[], Awaitable[None]]] = {
+                x: partial(self._delete_log, x) for x in deleted_logs(self.ledger)
+            }
             others |= {x.log.name: x.log.delete for x in self._transactional_acks()}
             await self.ledger.delete(others)
             if self.compaction is not None:
