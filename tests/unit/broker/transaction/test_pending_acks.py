@@ -87,7 +87,6 @@ def test_a_cut_waits_for_what_ends_before_all_of_it_is_copied() -> None:
 
     assert not record()
     core.cut()
-    assert core.has_more, "copied in one turn"
     copied = [x for x in core.take_effects() if isinstance(x, AppendRecord)]
     assert sum(len(x.record.positions) for x in copied) == COPIED_AT_ONCE
     for _ in copied:
