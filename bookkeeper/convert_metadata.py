@@ -23,6 +23,7 @@ from magnetar.bookkeeper.layout.layout import JsonLayout
 from magnetar.bookkeeper.replication.ledger_checker import gather_all
 from magnetar.bookkeeper.replication.registrations import read_registered
 from magnetar.bookkeeper.replication.under_replication import (
+    AUDITORS_DELAY,
     CHECK_ALL_LEDGERS,
     PLACEMENT_CHECK,
     REPLICAS_CHECK,
@@ -174,11 +175,12 @@ async def _convert_switches(store: MetadataStore) -> None:
 
     for name in (CHECK_ALL_LEDGERS, PLACEMENT_CHECK, REPLICAS_CHECK):
         await _rewrite(store, f"{UNDER_REPLICATION_ROOT}/{name}", check_time)
-    await _rewrite(
-        store,
-        f"{UNDER_REPLICATION_ROOT}/lostBookieRecoveryDelay",
-        lambda value: new.encode_delay(float(value)),
-    )
+
+    def delay(value: bytes) -> bytes:
+        sign = AUDITORS_DELAY if value.startswith(AUDITORS_DELAY) else b""
+        return sign + new.encode_delay(float(value))
+
+    await _rewrite(store, f"{UNDER_REPLICATION_ROOT}/lostBookieRecoveryDelay", delay)
 
 
 async def _reserve_ids(store: MetadataStore) -> None:

@@ -56,7 +56,7 @@ _CHECKS: Final = frozenset({CHECK_ALL_LEDGERS, PLACEMENT_CHECK, REPLICAS_CHECK})
 
 # Before a delay that is an auditor's, not an operator's: the next auditor may have other settings.
 # Apache's Auditor and shell read it with Integer.parseInt, which takes a plus sign.
-_AUDITORS: Final = b"+"
+AUDITORS_DELAY: Final = b"+"
 _ATTEMPTS_MAX: Final = 100
 _REASON_CHARS_MAX: Final = 1000
 _LEVELS: Final = 4  # directories of four hex digits: 64 bits of id
@@ -457,7 +457,7 @@ class UnderReplicationStore:
             None: nobody did.
         """
         found = await self._store.get(self._delay)
-        if found is None or (ordered_only and found.value.startswith(_AUDITORS)):
+        if found is None or (ordered_only and found.value.startswith(AUDITORS_DELAY)):
             return None
         try:
             return float(found.value)
@@ -475,10 +475,10 @@ class UnderReplicationStore:
 
         BookKeeper's shell can't do without the node (``triggeraudit``, ``decommissionbookie``).
         """
-        value = _AUDITORS + self._format.encode_delay(seconds)
+        value = AUDITORS_DELAY + self._format.encode_delay(seconds)
 
         def change(found: bytes | None) -> bytes | None:
-            return value if found is None or found.startswith(_AUDITORS) else None
+            return value if found is None or found.startswith(AUDITORS_DELAY) else None
 
         await update(self._store, self._delay, change)
 
