@@ -65,6 +65,9 @@ class FakeConnection:
             raise TopicNotFoundError(f"{name} is absent")
         return self.topic
 
+    def expect_acks_in_transactions(self) -> None:
+        """Of the reader of frames, which this one doesn't have."""
+
     def write_bulk(self, buffers: list[bytes]) -> None:
         self.written += buffers
 
