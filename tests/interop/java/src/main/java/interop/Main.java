@@ -31,6 +31,8 @@ public final class Main {
         Compaction.list(scenarios);
         Transactions.list(scenarios);
         TransactionsBeside.list(scenarios);
+        TransactionsSeen.list(scenarios);
+        Histories.list(scenarios);
         Topics.list(scenarios);
         Schemas.list(scenarios);
         Access.list(scenarios);
