@@ -118,7 +118,11 @@ def encode_body(metadata: MessageMetadata, payload: bytes) -> bytes:
 
 def checked_body(metadata: bytes, payload: bytes = b"") -> bytes:
     """The same of metadata that are bytes already."""
-    checked = b"".join((_U32.pack(len(metadata)), metadata, payload))
+    return with_checksum(b"".join((_U32.pack(len(metadata)), metadata, payload)))
+
+
+def with_checksum(checked: bytes) -> bytes:
+    """The same of all that the checksum covers."""
     return _CHECKSUM_HEAD.pack(CHECKSUM_MAGIC, crc32c(checked)) + checked
 
 

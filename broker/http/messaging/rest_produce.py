@@ -8,6 +8,8 @@ from base64 import b64decode
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import orjson
+
 from magnetar.broker.errors import (
     IncompatibleSchemaError,
     ProducerFencedError,
@@ -44,12 +46,15 @@ _TEXT_FACTOR = 4
 
 
 class _Call:
-    """Collects the results of one call; one future for all of its messages."""
+    """Collects the results of one call; one future for all of its messages.
+
+    Results are kept as JSON: an object each takes longer than all else about it.
+    """
 
     __slots__ = ("answered", "left", "results", "schema_version")
 
     def __init__(self, count: int, schema_version: int) -> None:
-        self.results: list[dict[str, Any]] = [{}] * count
+        self.results = [""] * count
         self.schema_version = schema_version
         self.left = count
         self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -68,16 +73,17 @@ class _Call:
 
         The rest is a `PublishCallback`'s.
         """
-        for offset, slot in enumerate(slots[index : index + count]):
-            if error is not None:
-                self.results[slot] = failure(error, self.schema_version)
-                continue
-            entry_id = first_entry_id + offset if ledger_id >= 0 else first_entry_id
-            self.results[slot] = {
-                "messageId": f"{ledger_id}:{entry_id}:{partition}",
-                "errorCode": 0,
-                "schemaVersion": self.schema_version,
-            }
+        results, slots = self.results, slots[index : index + count]
+        if error is not None:
+            text = _failure(error, self.schema_version)
+            for slot in slots:
+                results[slot] = text
+        else:
+            front = f'{{"messageId":"{ledger_id}:'
+            back = f':{partition}","errorCode":0,"schemaVersion":{self.schema_version}}}'
+            entry_ids = itertools.count(first_entry_id, 1 if ledger_id >= 0 else 0)
+            for slot, entry_id in zip(slots, entry_ids, strict=False):
+                results[slot] = f"{front}{entry_id}{back}"
         self.left -= count
         if self.left == 0:
             self.end()
@@ -129,14 +135,15 @@ async def _may_publish(producer: LocalProducer | ClientProducer, until_s: float)
     return True
 
 
-def failure(error: Exception, schema_version: int) -> dict[str, Any]:
+def _failure(error: Exception, schema_version: int) -> str:
     """The result of a message that wasn't stored; code 1: worth a retry."""
     code = _RETRYABLE if isinstance(error, ServiceNotReadyError | ProducerFencedError) else _FAILED
-    return {
+    result = {
         "errorCode": code,
         "errorMsg": str(error) or type(error).__name__,
         "schemaVersion": schema_version,
     }
+    return orjson.dumps(result).decode()
 
 
 class RestPublishers:
@@ -160,8 +167,8 @@ class RestPublishers:
         schema: ProduceSchema,
         now_ms: int,
         body_bytes: int = 0,
-    ) -> tuple[list[dict[str, Any]], int]:
-        """Publish and wait; results in request order, and the schema's version (-1: raw bytes).
+    ) -> str:
+        """Publish and wait; the answer as JSON, with results in request order.
 
         Args:
             body_bytes: of the request: messages of a large one are made into entries in a thread.
@@ -209,7 +216,7 @@ class RestPublishers:
         schema: ProduceSchema,
         now_ms: int,
         body_bytes: int,
-    ) -> tuple[list[dict[str, Any]], int]:
+    ) -> str:
         until_s = asyncio.get_running_loop().time() + ANSWER_TIMEOUT_S
         version = await publisher.schema_version(schema.definition)
         wrong = await self._encode(schema.codec, messages)
@@ -227,7 +234,8 @@ class RestPublishers:
             for slot, error in wrong.items():
                 call.completed([slot], -1, 0, 1, -1, -1, error)
             await _publish(publisher, call, split, until_s)
-        return await _answers(call), call.schema_version
+        results = ",".join(await _answers(call))
+        return f'{{"messagePublishResults":[{results}],"schemaVersion":{call.schema_version}}}'
 
     async def _encode(
         self, codec: Codec | None, messages: list[OutgoingMessage]
@@ -261,6 +269,7 @@ class RestPublishers:
     ) -> None:
         """Give ids and times to messages of a size that can be stored."""
         size_max = self._service.config.max_message_size
+        next_id = publisher.next_sequence_id
         for slot, message in enumerate(messages):
             if len(message.payload) > size_max:
                 wrong[slot] = ValueError(
@@ -269,11 +278,12 @@ class RestPublishers:
             if wrong and slot in wrong:
                 continue
             if message.sequence_id < 0:
-                message.sequence_id = max(next(self._sequence), publisher.next_sequence_id)
-            publisher.next_sequence_id = max(publisher.next_sequence_id, message.sequence_id + 1)
+                message.sequence_id = max(next(self._sequence), next_id)
+            next_id = max(next_id, message.sequence_id + 1)
             if message.deliver_after_ms:
                 # Relative to the event time; without one only now makes sense.
                 message.deliver_at_ms = message.deliver_after_ms + (message.event_time_ms or now_ms)
+        publisher.next_sequence_id = next_id
 
     def _entries(
         self,
@@ -284,19 +294,21 @@ class RestPublishers:
     ) -> dict[int, _Part]:
         """Of what isn't wrong, by producer, with the slots of the call; may run in a thread."""
         split: dict[int, _Part] = {}
-        encode = SingleEncoder(publisher.producer_name, now_ms).encode
+        slots = [slot for slot in range(len(messages)) if slot not in wrong]
+        entries = SingleEncoder(publisher.producer_name, now_ms).encode(
+            [messages[slot] for slot in slots]
+        )
         # With metadata: what the binary port takes.
         entry_max = stored_bytes_max(self._service.config.max_message_size)
-        for slot, message in enumerate(messages):
-            if wrong and slot in wrong:
-                continue
-            entry = encode(message)
+        for slot, entry in zip(slots, entries, strict=True):
             if len(entry[1]) > entry_max:
                 wrong[slot] = ValueError(f"Message of {len(entry[1])} bytes, limit {entry_max}")
                 continue
-            slots, entries = split.setdefault(publisher.route(message), ([], []))
-            slots.append(slot)
-            entries.append(entry)
+            producer = publisher.route(messages[slot])
+            if (part := split.get(producer)) is None:
+                part = split[producer] = [], []
+            part[0].append(slot)
+            part[1].append(entry)
         return split
 
 
@@ -314,7 +326,7 @@ async def _publish(
             completed(0, len(slots), -1, -1, ServiceNotReadyError(_OVER_RATE))
 
 
-async def _answers(call: _Call) -> list[dict[str, Any]]:
+async def _answers(call: _Call) -> list[str]:
     if call.left:
         timer = asyncio.get_running_loop().call_later(ANSWER_TIMEOUT_S, call.end)
         try:
@@ -323,7 +335,7 @@ async def _answers(call: _Call) -> list[dict[str, Any]]:
             timer.cancel()
         if call.left:
             late = ServiceNotReadyError("The storage did not answer in time")
-            timeout = failure(late, call.schema_version)
+            timeout = _failure(late, call.schema_version)
             return [result or timeout for result in call.results]
     return call.results
 
@@ -366,19 +378,20 @@ def parse_messages(body: Any) -> tuple[str, list[OutgoingMessage]]:
 def _parse_message(item: Any, index: int) -> OutgoingMessage:
     if not isinstance(item, dict):
         raise ApiError(400, f"messages[{index}] must be an object")
-    get = item.get
-    payload = get("payload")
+    payload = item.get("payload")
     if not isinstance(payload, str):
         raise ApiError(400, f"messages[{index}].payload must be a string")
     try:
         message = OutgoingMessage(payload.encode(), -1)
-        if (key := get("key")) is not None:
+        if len(item) == 1:
+            return message
+        if (key := item.get("key")) is not None:
             message.key = _expect(key, str, index, "key")
-        if (properties := get("properties")) is not None:
+        if (properties := item.get("properties")) is not None:
             message.properties = _text_map(properties, index)
     except UnicodeEncodeError as error:
         raise ApiError(400, f"messages[{index}] holds a lone surrogate") from error
-    if len(item) > 1 and not item.keys() <= {"payload", "key", "properties"}:
+    if not item.keys() <= {"payload", "key", "properties"}:
         _parse_rest(item, index, message)
     return message
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from magnetar.broker.http.streamed_answers import IN_PIECES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Iterable
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -45,10 +45,10 @@ class GzipMiddleware:
             re.compile(path.encode()) for path in excluded_paths if path.startswith("^")
         ]
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] == "http" and self._wanted(scope):
             send = _Gzip(scope, send).send
-        await self._app(scope, receive, send)
+        return self._app(scope, receive, send)
 
     def _wanted(self, scope: Scope) -> bool:
         path: bytes = scope.get("raw_path") or b""

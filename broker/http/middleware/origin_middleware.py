@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 from magnetar.broker.http.errors import error_response, refuse
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from magnetar.bookkeeper.origin_check import OriginCheck
@@ -34,13 +36,12 @@ class OriginMiddleware:
         self._app = app
         self._sites = sites
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] in ("http", "websocket"):
             method, headers = scope.get("method", "GET"), scope["headers"]
             is_page = not may_last(scope)
             if (refusal := self._sites.refusal(method, headers, is_page=is_page)) is not None:
-                await refuse(error_response(*refusal), scope, receive, send)
-                return
+                return refuse(error_response(*refusal), scope, receive, send)
             if self._sites.is_open and self._sites.is_foreign(method, headers, is_page=is_page):
                 scope["state"]["is_foreign"] = True
-        await self._app(scope, receive, send)
+        return self._app(scope, receive, send)

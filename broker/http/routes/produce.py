@@ -2,6 +2,7 @@
 
 from typing import Annotated, Any
 
+import orjson
 from fastapi import Path, Request, Response
 
 from magnetar.broker.http.dependencies import Topic, body_doc, off_loop, parse_json, read_body
@@ -149,7 +150,7 @@ async def _produce(request: Request, topic: TopicName) -> Response:
     if body.keys() & _SCHEMA_FIELDS:
         schema = await state.rest_publishers.schemas.of_body(topic, body)
     publishers: RestPublishers = state.rest_publishers
-    results, version = await publishers.produce(
+    answer = await publishers.produce(
         topic, producer_name, messages, schema, state.service.wall_clock(), len(data)
     )
-    return JsonResponse({"messagePublishResults": results, "schemaVersion": version})
+    return JsonResponse(orjson.Fragment(answer))

@@ -5,7 +5,7 @@ the framework below our own layers (error handling, exit stacks, routing) do not
 and were a fifth of what an idle one cost.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 from starlette.routing import Match, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -20,10 +20,12 @@ class WebSocketMiddleware:
         self._app = app
         self._routes = routes
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "websocket":
-            await self._app(scope, receive, send)
-            return
+            return self._app(scope, receive, send)
+        return self._serve(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         for route in self._routes:
             match, found = route.matches(scope)
             if match is Match.FULL:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import binascii
+import itertools
 from base64 import b64decode
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -85,15 +86,18 @@ class _Published:
             return
         session, partition = self._session, self._partition
         receipts: list[str] = []
-        for offset in range(count):
-            contexts = self._contexts[index + offset]
-            at = max(ledger_id, 0), first_entry_id + offset if ledger_id >= 0 else 0, partition
-            if len(contexts) == 1 and not session.batching:
-                receipts.append(_receipt(encode_message_id(*at), contexts[0]))
+        # A duplicate's place isn't known.
+        ids = itertools.count(first_entry_id) if ledger_id >= 0 else itertools.repeat(0)
+        ledger_id = max(ledger_id, 0)
+        for contexts, entry_id in zip(self._contexts[index : index + count], ids, strict=False):
+            if not session.batching:
+                at = encode_message_id(ledger_id, entry_id, partition)
+                receipts.append(_receipt(at, contexts[0]))
                 continue
             size = len(contexts)
             for batch_index, context in enumerate(contexts):
-                receipts.append(_receipt(encode_message_id(*at, batch_index, size), context))
+                at = encode_message_id(ledger_id, entry_id, partition, batch_index, size)
+                receipts.append(_receipt(at, context))
         session.accepted(receipts)
 
     def _failed(self, entries: list[list[str | None]], error: Exception) -> None:
@@ -276,9 +280,9 @@ class ProducerSession(Session):
     ) -> tuple[list[Entry], list[list[str | None]]]:
         now_ms, kind = self._service.wall_clock(), self._parameters.compression
         if not self.batching:
-            encode = SingleEncoder(producer_name, now_ms, kind).encode
+            encoder = SingleEncoder(producer_name, now_ms, kind)
             return (
-                [encode(message) for message, _ in pairs],
+                encoder.encode([message for message, _ in pairs]),
                 [[context] for _, context in pairs],
             )
         entries: list[Entry] = []

@@ -54,8 +54,7 @@ def test_a_duplicate_is_answered_before_what_was_sent_earlier(producer: ClientPr
 def test_each_entry_of_shared_metadata_has_its_sequence_id(
     connection: Connection, producer: ClientProducer
 ) -> None:
-    encode = SingleEncoder("p", 0).encode
-    entries = [encode(OutgoingMessage(b"x", id_)) for id_ in (7, 9)]
+    entries = SingleEncoder("p", 0).encode([OutgoingMessage(b"x", id_) for id_ in (7, 9)])
     assert entries[0][0] is entries[1][0]
     producer.publish(entries, lambda *_: None)
     sends = [command.send.sequence_id for command, _ in FrameReader().feed(connection.sent)]

@@ -1,5 +1,7 @@
 """Entries taken apart and built: batches, compression, ids, and bytes that lie."""
 
+import base64
+
 import pytest
 
 from magnetar.broker.http.messaging.local_producer import shared_heads
@@ -60,15 +62,14 @@ def test_entries_of_one_encoder_are_those_of_each_message_alone(
 ) -> None:
     encode = SingleEncoder("p", 99, kind).encode
     for message in MESSAGES:
-        metadata, body, sequence_id = encode(message)
+        ((metadata, body, sequence_id),) = encode([message])
         alone, wanted, _ = encode_single("p", message, 99, kind)
         assert (body, sequence_id) == (wanted, message.sequence_id)
         assert make_header(metadata) == make_header(alone)
 
 
 def test_heads_are_those_of_each_entry_alone() -> None:
-    encode = SingleEncoder("p", 99).encode
-    metadatas = [encode(message)[0] for message in MESSAGES]
+    metadatas = [metadata for metadata, _, _ in SingleEncoder("p", 99).encode(MESSAGES)]
     wanted = [make_header(encode_single("p", message, 99)[0]) for message in MESSAGES]
     assert shared_heads(metadatas, make_header) == wanted
 
@@ -134,6 +135,24 @@ def test_more_bytes_than_announced_are_refused(kind: pb.CompressionType.ValueTyp
     entry = open_entry(encode_body(metadata, payload))
     with pytest.raises(UndecodableEntryError):
         messages_of(*entry, LIMIT)
+
+
+@pytest.mark.parametrize("number", [0, 1, 127, 128, 2**14, 2**21, 2**63 - 1])
+@pytest.mark.parametrize("partition", [-1, 0, 300])
+@pytest.mark.parametrize("batch", [(-1, 0), (0, 1), (700, 1000)])
+def test_message_ids_are_as_protobuf_writes_them(
+    number: int, partition: int, batch: tuple[int, int]
+) -> None:
+    wanted = pb.MessageIdData(ledgerId=number, entryId=number, partition=partition)
+    if batch[0] >= 0:
+        wanted.batch_index, wanted.batch_size = batch
+    found = encode_message_id(number, number, partition, *batch)
+    assert base64.b64decode(found) == wanted.SerializeToString()
+    wanted.first_chunk_message_id.CopyFrom(
+        pb.MessageIdData(ledgerId=3, entryId=4, partition=partition)
+    )
+    found = encode_message_id(number, number, partition, *batch, (3, 4))
+    assert base64.b64decode(found) == wanted.SerializeToString()
 
 
 def test_message_ids_survive() -> None:
