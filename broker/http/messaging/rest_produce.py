@@ -157,6 +157,9 @@ class RestPublishers:
         self._service = service
         self._open: dict[tuple[str, str], _Shared] = {}
         self._sequence = itertools.count()
+        # Calls without their answer, and when each is too late: in that order.
+        self._waiting: dict[_Call, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
         self.schemas = ValueSchemas(service.schemas)
 
     async def produce(
@@ -234,7 +237,7 @@ class RestPublishers:
             for slot, error in wrong.items():
                 call.completed([slot], -1, 0, 1, -1, -1, error)
             await _publish(publisher, call, split, until_s)
-        results = ",".join(await _answers(call))
+        results = ",".join(await self._answers(call))
         return f'{{"messagePublishResults":[{results}],"schemaVersion":{call.schema_version}}}'
 
     async def _encode(
@@ -311,6 +314,30 @@ class RestPublishers:
             part[1].append(entry)
         return split
 
+    async def _answers(self, call: _Call) -> list[str]:
+        if call.left:
+            self._waiting[call] = asyncio.get_running_loop().time() + ANSWER_TIMEOUT_S
+            if self._timer is None:
+                self._end_late()
+            try:
+                await call.answered
+            finally:
+                del self._waiting[call]
+            if call.left:
+                late = ServiceNotReadyError("The storage did not answer in time")
+                timeout = _failure(late, call.schema_version)
+                return [result or timeout for result in call.results]
+        return call.results
+
+    def _end_late(self) -> None:
+        """One timer for all calls: one for each is two percent of a small call."""
+        loop, self._timer = asyncio.get_running_loop(), None
+        for call, until_s in self._waiting.items():
+            if until_s > loop.time():
+                self._timer = loop.call_at(until_s, self._end_late)
+                return
+            call.end()
+
 
 async def _publish(
     publisher: InternalProducer, call: _Call, split: dict[int, _Part], until_s: float
@@ -324,20 +351,6 @@ async def _publish(
             producer.publish(entries, completed)
         else:
             completed(0, len(slots), -1, -1, ServiceNotReadyError(_OVER_RATE))
-
-
-async def _answers(call: _Call) -> list[str]:
-    if call.left:
-        timer = asyncio.get_running_loop().call_later(ANSWER_TIMEOUT_S, call.end)
-        try:
-            await call.answered
-        finally:
-            timer.cancel()
-        if call.left:
-            late = ServiceNotReadyError("The storage did not answer in time")
-            timeout = _failure(late, call.schema_version)
-            return [result or timeout for result in call.results]
-    return call.results
 
 
 def encode_value(codec: Codec, message: OutgoingMessage) -> Exception | None:

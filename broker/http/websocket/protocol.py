@@ -9,6 +9,7 @@ by one, and handing them through all layers, took 15 of 40 µs a message.
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from struct import Struct
 from typing import Any
 
@@ -33,6 +34,7 @@ _MEDIUM = Struct(">BBH")
 _LARGE = Struct(">BBQ")
 
 
+@lru_cache(1024)  # receipts are of few sizes
 def text_frame_head(size: int) -> bytes:
     """Head of an unmasked, final text frame of ``size`` bytes (RFC 6455 5.2)."""
     if size < 126:

@@ -427,6 +427,27 @@ async def test_a_large_call_publishes_before_a_later_small_one() -> None:
         await broker.close()
 
 
+async def test_calls_that_the_storage_does_not_answer_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("magnetar.broker.http.messaging.rest_produce.ANSWER_TIMEOUT_S", 0.05)
+    broker = await Broker().start()
+    try:
+        await broker.service.loader.load(NAME, create=True)
+        publishers, release = RestPublishers(broker.service), broker.hold_storage()
+        for _ in range(2):  # the second one needs the timer again
+            calls = (
+                publishers.produce(NAME, "", [OutgoingMessage(text, -1)], RAW, 1)
+                for text in (b"x", b"y")
+            )
+            for answer in await asyncio.gather(*calls):
+                (late,) = results_of(answer)
+                assert (late["errorCode"], "in time" in late["errorMsg"]) == (1, True)
+        release()
+    finally:
+        await broker.close()
+
+
 @pytest.fixture
 async def deduplicating() -> AsyncIterator[Broker]:
     broker = await Broker(broker_deduplication_enabled=True).start()
