@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 from urllib.parse import unquote_plus
 
@@ -69,7 +68,6 @@ def make_namespace(tenant: str, namespace: str) -> str:
     return f"{tenant}/{namespace}"
 
 
-@lru_cache(1024)
 def make_topic_name(domain: str, tenant: str, namespace: str, topic: str) -> TopicName:
     """The topic of raw path segments.
 

@@ -33,6 +33,7 @@ BATCH_MESSAGES_MAX = 64 * BATCH_WORDS_MAX
 MESSAGES_AT_ONCE = 1_000
 """Of a batch: what takes some milliseconds to be unpacked."""
 _IDS_ALIKE = 1_024  # parts of message ids that are kept
+_INDEX_TAG, _SIZE_TAG = 4 << 3, 6 << 3  # PulsarApi.proto MessageIdData: batch_index, batch_size
 INFLATE_BYTES_MAX = 1024 * 1024
 """Decompressed on the loop, in a turn of it."""
 HEAVY_BYTES = 64 * 1024
@@ -452,13 +453,19 @@ def encode_message_id(
     Args:
         first_chunk: ledger and entry of a chunked message's first chunk; its id is its last one's.
     """
-    front = _front_of_id(ledger_id)
-    back = _back_of_id(partition, batch_index, batch_size, first_chunk)
-    data = b"%b%b%b" % (front, varint(entry_id), back)
+    parts = (_front_of_id(ledger_id), varint(entry_id), _partition_of_id(partition))
+    data = b"%b%b%b" % parts
+    if batch_index >= 0:
+        data += b"%c%b%c%b" % (_INDEX_TAG, varint(batch_index), _SIZE_TAG, varint(batch_size))
+    if first_chunk is not None:
+        first = pb.MessageIdData(
+            ledgerId=first_chunk[0], entryId=first_chunk[1], partition=partition
+        )
+        data += pb.MessageIdData(first_chunk_message_id=first).SerializePartialToString()
     return binascii.b2a_base64(data, newline=False).decode()
 
 
-# An id is made for each receipt and delivery, by hand: its neighbours differ in the entry only.
+# Ids are made for each receipt and delivery, by hand: neighbours differ in the entry only.
 
 
 @lru_cache(_IDS_ALIKE)
@@ -468,18 +475,8 @@ def _front_of_id(ledger_id: int) -> bytes:
 
 
 @lru_cache(_IDS_ALIKE)
-def _back_of_id(
-    partition: int, batch_index: int, batch_size: int, first_chunk: tuple[int, int] | None
-) -> bytes:
-    """What is behind the entry's number."""
-    data = pb.MessageIdData(partition=partition)
-    if batch_index >= 0:
-        data.batch_index, data.batch_size = batch_index, batch_size
-    if first_chunk is not None:
-        first = data.first_chunk_message_id
-        first.ledgerId, first.entryId = first_chunk
-        first.partition = partition
-    return data.SerializePartialToString()
+def _partition_of_id(partition: int) -> bytes:
+    return pb.MessageIdData(partition=partition).SerializePartialToString()
 
 
 def parse_message_id(text: str) -> pb.MessageIdData:
