@@ -1,10 +1,12 @@
 """A log of pending acknowledgements goes with its subscription, also if its deletion fails."""
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import pytest
 
 from magnetar.broker.errors import PersistenceError
+from magnetar.broker.subscription import persistent_subscription
 from magnetar.broker.transaction.deleted_logs import deleted_logs
 from magnetar.managed_ledger.position import EARLIEST
 from magnetar.metadata.errors import MetadataError
@@ -106,3 +108,36 @@ async def test_nothing_is_noted_of_one_that_is_gone(broker: Broker) -> None:
     await (await subscription_of(broker)).delete()
     assert not await broker.ledgers.exists(LOG)
     assert not deleted_logs((await topic_of(broker)).ledger)
+
+
+@pytest.mark.parametrize("is_done", [False, True], ids=["not done", "done all the same"])
+@pytest.mark.parametrize("step", ["note", "cursor", "log", "forget"])
+async def test_whatever_step_fails_log_and_subscription_go_together(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, step: str, is_done: bool
+) -> None:
+    positions = await filled(broker)
+    await ack(broker, X, positions[0])
+    topic = await topic_of(broker)
+    owner, name = {
+        "note": (persistent_subscription, "note_deleted"),
+        "cursor": (type(topic.ledger), "delete_cursor"),
+        "log": (broker.ledgers, "delete"),
+        "forget": (persistent_subscription, "forget_deleted"),
+    }[step]
+    original = getattr(owner, name)
+
+    async def half(*args: object) -> None:
+        if is_done:
+            await original(*args)
+        await failing()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, half)
+        with suppress(PersistenceError):
+            await (await subscription_of(broker)).delete()
+    await reload(broker)
+    topic = await topic_of(broker)
+    is_there = "s" in topic.subscriptions
+    assert is_there == (step == "note" or (step == "cursor" and not is_done))
+    assert await broker.ledgers.exists(LOG) == is_there
+    assert not deleted_logs(topic.ledger)
