@@ -206,8 +206,8 @@ class FaultySink(BinaryConsumerSink):
 class SlowFile(OsFile):
     """Its durable writes take longer, as ``plan`` says."""
 
-    def __init__(self, path: Path, flags: int, plan: FaultPlan) -> None:
-        super().__init__(path, flags, DirectBuffers())
+    def __init__(self, path: Path, flags: int, buffers: DirectBuffers, plan: FaultPlan) -> None:
+        super().__init__(path, flags, buffers)
         self._plan = plan
 
     def pwritev(
@@ -234,7 +234,7 @@ class SlowFileSystem(OsFileSystem):
         self._plan = plan
 
     def create(self, path: str) -> File:
-        return SlowFile(self.root / path, os.O_CREAT | os.O_EXCL, self._plan)
+        return SlowFile(self.root / path, os.O_CREAT | os.O_EXCL, self._buffers, self._plan)
 
     def open(self, path: str) -> File:
-        return SlowFile(self.root / path, 0, self._plan)
+        return SlowFile(self.root / path, 0, self._buffers, self._plan)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from google.protobuf.message import DecodeError, Message
 
+from magnetar.broker.connection.command_turns import COMMAND_COST, COST_PER_TURN
 from magnetar.broker.connection.consumer_commands import on_acks
 from magnetar.broker.connection.consumer_sink import BinaryConsumerSink
 from magnetar.broker.connection.handlers import FIELDS, HANDLERS
@@ -66,11 +67,6 @@ _BY_PREFIX: Final[dict[bytes, tuple[int, Any]]] = {
 _SEND_PREFIX = bytes((0x08, _SEND, _SEND << 3 | 2))
 _PING_FRAME = bytes.fromhex("00000009000000050812920100")
 
-_COST_PER_TURN = 256
-"""What one turn of the loop takes of a read but SENDs: an ACK or a FLOW costs 1, another command
-``_COMMAND_COST``. The rest waits for the next turn.
-"""
-_COMMAND_COST = 4
 _TASKS_MAX = 5_000
 """Requests of one connection under way at which its next ones wait."""
 _COMMAND_BYTES_MAX = 1024 * 1024
@@ -207,19 +203,23 @@ class Connection(asyncio.BufferedProtocol):
         if self._rest:  # a transport may hand over what it had read before it was paused
             self._rest = b"".join((self._rest, view[:end]))
         elif not self.closed:
-            self._take(view, end, nbytes)
+            self._take(view, end, nbytes, self.service.command_turns.left)
 
     def _go_on(self) -> None:
         rest, self._rest = self._rest, b""
         if not self.closed:
-            self._take(memoryview(rest), len(rest), 0)
+            self._take(memoryview(rest), len(rest), 0, COST_PER_TURN)
             if not self._rest:
                 self.resume_reading(PauseReason.TURN)
 
-    def _take(self, view: memoryview, end: int, nbytes: int) -> None:
-        """Handle ``view[0:end]``, of which ``nbytes`` were read just now, and keep what is left."""
+    def _take(self, view: memoryview, end: int, nbytes: int, cost_max: int) -> None:
+        """Handle ``view[0:end]``, of which ``nbytes`` were read just now, and keep what is left.
+
+        Args:
+            cost_max: of its commands; the rest waits for its turn.
+        """
         try:
-            start = self._take_frames(view, end)
+            start = self._take_frames(view, end, cost_max)
         except (MalformedFrameError, DecodeError, ValueError) as error:
             self.close(f"malformed frame: {error}")
         except Exception:  # our bug ends this connection and no other
@@ -245,17 +245,17 @@ class Connection(asyncio.BufferedProtocol):
             held, self._held_bytes = self._held_bytes, 0
             self.sends.publish(held)
 
-    def _take_frames(self, view: memoryview, end: int) -> int:
+    def _take_frames(self, view: memoryview, end: int, cost_max: int) -> int:
         """Handle every complete frame of ``view[0:end]``; where the incomplete one begins."""
         start, unpack, frame_bytes_max = 0, _TWO_U32.unpack_from, self._frame_bytes_max
-        sends, left, hot = self.sends, _COST_PER_TURN, self._hot
+        sends, left, hot = self.sends, cost_max, self._hot
         scans = sends.scan is not None
         while end - start >= 8:
             total, size = unpack(view, start)
             if total > frame_bytes_max:
                 raise MalformedFrameError(f"frame of {total} bytes, limit {frame_bytes_max}")
             if (frame_end := start + 4 + total) > end:
-                return start
+                break
             command_from = start + 8
             body_from = command_from + size
             if not 2 <= size <= _COMMAND_BYTES_MAX or body_from > frame_end:
@@ -284,23 +284,27 @@ class Connection(asyncio.BufferedProtocol):
                     start, left = self._take_acks(view, start, end, left)
                     continue
             if left <= 0:
-                # a copy of what lies in the buffer of all connections, once
-                self._rest = (
-                    view[start:end] if view.readonly else memoryview(bytes(view[start:end]))
-                )
-                self.pause_reading(PauseReason.TURN)
-                self._loop.call_soon(self._go_on)
+                self._wait_for_turn(view[start:end], cost_max - left)
                 return end
-            left -= _COMMAND_COST
+            left -= COMMAND_COST
             self._take_command(view, command_from, body_from, frame_end)
             if self.closed:
                 return end
             start = frame_end
+        self.service.command_turns.spend(cost_max - left)
         if end - start >= 4:
             total = int.from_bytes(view[start : start + 4], "big")
             if total > frame_bytes_max or total < 4:
                 raise MalformedFrameError(f"frame of {total} bytes, limit {frame_bytes_max}")
         return start
+
+    def _wait_for_turn(self, rest: memoryview, spent: int) -> None:
+        # a copy of what lies in the buffer of all connections, once
+        self._rest = rest if rest.readonly else memoryview(bytes(rest))
+        self.pause_reading(PauseReason.TURN)
+        turns = self.service.command_turns
+        turns.spend(spent)
+        turns.add(self, self._go_on)
 
     def expect_acks_in_transactions(self) -> None:
         """From the next read on its ACKs are looked at for runs of one transaction."""

@@ -20,6 +20,7 @@ from magnetar.broker.cluster.load_report import HostUsage
 from magnetar.broker.compaction.compaction_places import CompactionPlaces
 from magnetar.broker.config import BrokerConfig, without_effect
 from magnetar.broker.connection.command_authorizer import CommandAuthorizer
+from magnetar.broker.connection.command_turns import CommandTurns
 from magnetar.broker.connection.connection import Connection
 from magnetar.broker.connection.receive_buffer import SharedBuffer
 from magnetar.broker.connection.send_path import SendMessages
@@ -172,8 +173,11 @@ class BrokerService:
         self.watchers = TopicListWatchers(self.resources, self.directory)
         header = make_header if virtual_clock is None else virtual_clock.make_header
         self.shared_buffer, self.send_messages = SharedBuffer(), SendMessages(header)
-        self.chunk_bytes, self.dispatch_turns = ByteBudget(_CHUNK_BYTES_MAX), AsyncTurnQueue(loop)
-        self.compaction_places = CompactionPlaces(self._compaction_rate)
+        self.command_turns, self.dispatch_turns = CommandTurns(loop), AsyncTurnQueue(loop)
+        self.chunk_bytes, self.compaction_places = (
+            ByteBudget(_CHUNK_BYTES_MAX),
+            CompactionPlaces(self._compaction_rate),
+        )
         self.keep_alive_ms = config.keep_alive_interval_seconds * 1000
         ledgers.append_budget.on_relief = self._resume_publishers
         self._size_publish_buffer(config)

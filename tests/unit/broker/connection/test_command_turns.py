@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from magnetar.broker.connection import command_turns
 from magnetar.broker.connection import connection as connection_module
+from magnetar.broker.connection.command_turns import COMMAND_COST
 from magnetar.broker.connection.handlers import HANDLERS
 from magnetar.broker.producer.producer import PublishBatch
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
@@ -30,8 +32,8 @@ def close_of_none(request_id: int) -> bytes:
 
 async def ready(monkeypatch: pytest.MonkeyPatch) -> tuple[Broker, Any]:
     """A client with a producer, whose commands are taken five a turn."""
-    costs = PER_TURN * connection_module._COMMAND_COST
-    monkeypatch.setattr(connection_module, "_COST_PER_TURN", costs)
+    for module in (command_turns, connection_module):
+        monkeypatch.setattr(module, "COST_PER_TURN", PER_TURN * COMMAND_COST)
     broker = await Broker().start()
     client = broker.client()
     await asyncio.sleep(0.05)
@@ -94,7 +96,7 @@ async def test_acknowledgements_of_one_read_are_taken_in_turns(
 ) -> None:
     broker, client = await ready(monkeypatch)
     taken: list[int] = []
-    count = PER_TURN * connection_module._COMMAND_COST  # an ACK costs one
+    count = PER_TURN * COMMAND_COST  # an ACK costs one
     monkeypatch.setitem(
         HANDLERS,
         pb.BaseCommand.ACK,
@@ -115,6 +117,31 @@ async def test_acknowledgements_of_one_read_are_taken_in_turns(
         assert len(taken) <= (turns + 1) * count
     assert taken == list(range(2 * count + 1))
     assert answered(client) == [1]
+    await broker.close()
+
+
+async def test_all_connections_share_what_one_tick_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker, quiet = await ready(monkeypatch)
+    others = [broker.client() for _ in range(20)]
+    await asyncio.sleep(0.05)
+    for client in others:
+        client.take()
+        client.feed(b"".join(map(close_of_none, range(1, PER_TURN + 1))))
+    at_once = [answered(client) for client in others]
+    least = command_turns._AT_ONCE // COMMAND_COST
+    assert at_once == [[1, 2, 3, 4, 5], *([list(range(1, least + 1))] * 19)]
+    quiet.feed(close_of_none(1))
+    assert answered(quiet) == [1]  # it doesn't wait for those who have more
+    taken = [len(each) for each in at_once]
+    while not all(client.transport.reading for client in others):
+        await asyncio.sleep(0)
+        taken = [
+            len(answered(client)) + so_far for client, so_far in zip(others, taken, strict=True)
+        ]
+    assert taken == [PER_TURN] * 20
+    await asyncio.sleep(0)
+    others[1].feed(b"".join(map(close_of_none, range(1, PER_TURN + 1))))
+    assert answered(others[1]) == [1, 2, 3, 4, 5]  # a tick of its own
     await broker.close()
 
 
