@@ -1,7 +1,7 @@
 """How much one broker bears: topics, connections, subscriptions, unacknowledged messages.
 
     python -m benchmarks.scale topics|connections|subscriptions|unacknowledged|silent-consumers
-        [--count N] [--json FILE] [--url URL --pid PID]
+        [--count N] [--json FILE] [--url URL --pid PID] [--namespace TENANT/NAMESPACE]
 
 Light clients of the binary protocol connect and close, in this process. Told are
 memory and CPU of the server for each thing, and p99 of one quiet client before, beside and after:
@@ -329,10 +329,10 @@ class LightClients:
 class Run:
     """One part: figures of a server, and how they are told."""
 
-    def __init__(self, server: Server, part: str, count: int, told: Report) -> None:
+    def __init__(self, server: Server, part: str, count: int, told: Report, namespace: str) -> None:
         self._server, self._part, self._count, self._report = server, part, count, told
         self._figures: dict[str, float] = {}
-        self._prefix = f"persistent://public/default/scale-{secrets.token_hex(3)}"
+        self._prefix = f"persistent://{namespace}/scale-{secrets.token_hex(3)}"
 
     def _told(self, what: str, value: float, unit: str) -> None:
         self._figures[what] = value
@@ -454,6 +454,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="a file for the figures")
     parser.add_argument("--url", help="pulsar://host:port of a running server")
     parser.add_argument("--pid", type=int, help="its process")
+    parser.add_argument("--namespace", default="public/default", help="of all topics; it exists")
     options = parser.parse_args()
     if (options.url is None) != (options.pid is None):
         parser.error("--url and --pid belong together")
@@ -469,7 +470,7 @@ def main() -> None:
             server = Server(own.service_url, own.pid, own)
         else:
             server = Server(options.url, options.pid, None)
-        run = Run(server, options.part, count, told)
+        run = Run(server, options.part, count, told, options.namespace)
         asyncio.run(run.measure())
         print(run.row())
 
