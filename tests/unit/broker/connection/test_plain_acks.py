@@ -7,6 +7,7 @@ from struct import pack
 import pytest
 import pytest_asyncio
 
+from magnetar.broker.connection.command_turns import COST_PER_TURN
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import varint
 from magnetar.broker.protocol.plain_sends import scan_acks
@@ -71,7 +72,7 @@ class Side:
         """What came of these bytes."""
         connection = self.client.connection
         try:
-            end: object = connection._take_frames(memoryview(data), len(data))
+            end: object = connection._take_frames(memoryview(data), len(data), COST_PER_TURN)
         except Exception as error:
             end = type(error), str(error)
         await eventually(lambda: self.log.is_open and not self.log._waiting)

@@ -11,6 +11,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from magnetar.broker.connection.command_turns import COST_PER_TURN
 from magnetar.broker.producer.producer import Producer
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.entry_header import FLAG_TRANSACTION, make_header
@@ -60,7 +61,7 @@ class Pair:
         connection = client.connection
         sends = connection.sends
         try:
-            end: object = connection._take_frames(memoryview(data), len(data))
+            end: object = connection._take_frames(memoryview(data), len(data), COST_PER_TURN)
         except Exception as error:
             end = type(error), str(error)
         batches = {
