@@ -8,6 +8,7 @@ Ledgers are in memory, so the second figure is the broker's own work but for the
 import asyncio
 import time
 
+from magnetar.broker.connection.command_turns import COST_PER_TURN
 from tests.unit.broker.doubles import Broker, Client, message
 
 MESSAGES, ROUNDS = 500, 60
