@@ -3,8 +3,8 @@
 A broker with that many loaded topics, one subscription each, in this process. They are copies of
 one, since to load a hundred thousand takes minutes; all have rates of their own. Another process
 asks for pages, each another one, so that none comes from the cache. Meanwhile a timer runs in every
-turn of the loop (`metrics_page.LoopWatch`). At the end 100 clients ask for the same page every five
-seconds, as open pages of the console do.
+turn of the loop (`metrics_page.LoopWatch`). At the end 100 pages of the console are open. What they
+take of a processor is the difference of the rows without the watch: nobody looked in the first.
 """
 
 import asyncio
@@ -13,12 +13,14 @@ import http.client
 import multiprocessing
 import os
 import random
+import re
 import statistics
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from copy import copy
 from pathlib import Path
 from typing import Any, Final
@@ -35,9 +37,15 @@ from magnetar.broker.server.standalone import Standalone
 
 TOPICS = int(os.environ.get("TOPICS", "100000"))
 CALLS = int(os.environ.get("CALLS", "20"))
-PAGES_S = float(os.environ.get("PAGES_S", "20"))
+PAGES_S = float(os.environ.get("PAGES_S", "60"))
 _PAGES = 100
+_OPEN: Final = (
+    *("", "topics", "topics?sort=msgBacklog", "topics?q=-{n}", "topics?view=active&sort=msgRateIn"),
+    *("subscriptions?sort=msgBacklog", "namespaces", "topic/persistent/public/default/topic-{n}"),
+)
+"""Pages of the console that are open, in turn."""
 _EVERY_S = 5.0
+_PUTS = 1_000
 _SWITCH_INTERVAL_S = 0.0005
 _LONG_MS = 2.0
 _QUERIES: Final = {
@@ -66,16 +74,22 @@ def ask(address: str, paths: list[str], answers: Any) -> None:
 
 
 def look_at_pages(address: str, seconds: float, answers: Any) -> None:
-    """In a process of its own: clients that ask every five seconds."""
+    """In a process of its own: open pages of the console, which fetch their middles as told."""
 
     def client(number: int) -> None:
         time.sleep(number * _EVERY_S / _PAGES)
         connection = http.client.HTTPConnection(address, timeout=600)
-        end_s = time.perf_counter() + seconds
-        while time.perf_counter() < end_s:
-            connection.request("GET", "/admin/v2/topics-index?sort=msgBacklog")
-            connection.getresponse().read()
-            time.sleep(_EVERY_S)
+        path = f"/console/{_OPEN[number % len(_OPEN)].format(n=number)}"
+        end_s, headers = time.perf_counter() + seconds, dict[str, str]()
+        while (began_s := time.perf_counter()) < end_s:
+            connection.request("GET", path, headers=headers)
+            answer = connection.getresponse()
+            body = answer.read()
+            assert answer.status == 200, (answer.status, path)
+            answers.put(((time.perf_counter() - began_s) * 1000, len(body)))
+            headers = {"Magnetar-Fragment": "1"}
+            (pause_s,) = re.findall(rb'<main [^>]*data-live="(\d+)"', body)
+            time.sleep(min(float(pause_s), max(0.0, end_s - time.perf_counter())))
 
     threads = [threading.Thread(target=client, args=(number,)) for number in range(_PAGES)]
     for thread in threads:
@@ -87,7 +101,8 @@ def look_at_pages(address: str, seconds: float, answers: Any) -> None:
 
 async def fill(standalone: Standalone) -> list[str]:
     """One topic is real, the others are copies of it; names of those that were added."""
-    service, rng, added = standalone.service, random.Random(7), []
+    service, rng, added = standalone.service, random.Random(7), list[str]()
+    puts = list[Awaitable[Any]]()
     real = await service.loader.load(TopicName.parse("real"), create=True)
     subscription = await real.create_subscription("s")
     for number in range(TOPICS):
@@ -99,14 +114,17 @@ async def fill(standalone: Standalone) -> list[str]:
         topic.subscriptions["s"].topic = topic
         service.topics[topic.full_name] = topic
         added.append(topic.full_name)
-        await service.store.put(f"{MANAGED_LEDGERS}/{name.ml_name}", b"")
+        puts.append(service.store.put(f"{MANAGED_LEDGERS}/{name.ml_name}", b""))
+        if len(puts) == _PUTS or number == TOPICS - 1:
+            await asyncio.gather(*puts)
+            puts.clear()
     return added
 
 
 async def measured(
-    what: str, target: Callable[..., None], *arguments: Any
+    what: str, target: Callable[..., None], *arguments: Any, is_watched: bool = True
 ) -> list[tuple[float, int]]:
-    """Run a client; tells how the loop was held meanwhile."""
+    """Run a client; tells how the loop was held meanwhile, unless that isn't watched."""
     loop, context = asyncio.get_running_loop(), multiprocessing.get_context("spawn")
     answers: Any = context.Queue()
     client = context.Process(target=target, args=(*arguments, answers))
@@ -114,18 +132,24 @@ async def measured(
     client.start()
     watch = LoopWatch()
     cpu_s, began_s = time.process_time(), time.perf_counter()
-    with watch.watching():
+    with watch.watching() if is_watched else nullcontext():
         while (answer := await loop.run_in_executor(None, answers.get)) is not None:
             found.append(answer)
     cpu_s, took_s = time.process_time() - cpu_s, time.perf_counter() - began_s
     client.join()
-    show(what, watch, found, cpu_s / took_s)
+    show(what, watch if is_watched else None, found, cpu_s / took_s)
     return found
 
 
-def show(what: str, watch: LoopWatch, found: list[tuple[float, int]], share: float) -> None:
-    used = watch.used_ms
+def show(what: str, watch: LoopWatch | None, found: list[tuple[float, int]], share: float) -> None:
     times = sorted(each for each, _ in found) or [0.0]
+    if watch is None:
+        print(
+            f"| {what} | {statistics.median(times):.1f} | {times[-1]:.1f} | | | | | {share:.1%} |",
+            flush=True,
+        )
+        return
+    used = watch.used_ms
     collected = max(watch.collections_ms, default=0.0)
     print(
         f"| {what} | {statistics.median(times):.1f} | {times[-1]:.1f} |"
@@ -143,7 +167,8 @@ async def measure(standalone: Standalone) -> None:
         "| | p50 ms | max ms | loop p99 ms | loop max ms | above 2 ms | longest collection ms |"
         " of a processor |\n|---|---|---|---|---|---|---|---|"
     )
-    await measured("nothing", idle)
+    await measured("nobody looks, unwatched", idle, PAGES_S, is_watched=False)
+    await measured("nothing", idle, 5.0)
     await measured("first call of this process", ask, address, ["clusters"])
     await measured("first page, a part", ask, address, ["topics-index?partial=true"])
     await measured("first page, all of it", ask, address, ["topics-index"])
@@ -151,14 +176,15 @@ async def measure(standalone: Standalone) -> None:
         paths = [query.format(n=20 + number) for number in range(CALLS)]
         await measured(what, ask, address, paths)
     await measured("100 open pages", look_at_pages, address, PAGES_S)
+    await measured("100 open pages, unwatched", look_at_pages, address, PAGES_S, is_watched=False)
     tables = await standalone.service.index.tables()
     print(f"a look at all takes {tables.took_s * 1000:.0f} ms of a processor")
     for full in added:  # they can't be closed
         del standalone.service.topics[full]
 
 
-def idle(answers: Any) -> None:
-    time.sleep(5)
+def idle(seconds: float, answers: Any) -> None:
+    time.sleep(seconds)
     answers.put(None)
 
 

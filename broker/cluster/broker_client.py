@@ -297,6 +297,7 @@ class BrokerClient:
         import httpx
 
         request = await self._request(peer, call)
+        done = "" if call.method == "GET" else "; it may have done it"
         if until_s is None:
             until_s = self._service.loop.time() + ANSWER_S
         try:
@@ -304,14 +305,14 @@ class BrokerClient:
                 answer = await self._client_now(self.access).send(request)
         except TimeoutError as error:
             raise BrokerUnreachableError(
-                f"Broker {peer.name} has not answered in time; it may have done it"
+                f"Broker {peer.name} has not answered in time{done}"
             ) from error
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise BrokerUnreachableError(f"Broker {peer.name} can't be reached: {error}") from error
         except httpx.HTTPError as error:
             what = str(error) or type(error).__name__
             raise BrokerUnreachableError(
-                f"Broker {peer.name} has not answered: {what}; it may have done it"
+                f"Broker {peer.name} has not answered: {what}{done}"
             ) from error
         is_json = answer.headers.get("content-type", "").startswith("application/json")
         if call.wants_text and is_json and answer.is_success:

@@ -17,7 +17,7 @@ from magnetar.bundles.splitting import (
     halve_range,
     halve_topics,
 )
-from magnetar.metadata.loop_turns import in_turns
+from magnetar.metadata.loop_turns import LoopTurns, in_turns
 
 if TYPE_CHECKING:
     from magnetar.broker.service.broker_service import BrokerService
@@ -91,16 +91,24 @@ async def split_points(
 
 
 async def loads_by_bundle(
-    service: BrokerService, look: Callable[[Topic], None] | None = None
+    service: BrokerService,
+    look: Callable[[Topic], None] | None = None,
+    turns: LoopTurns | None = None,
 ) -> dict[str, dict[str, Any]]:
     """NamespaceBundleStats of every owned bundle with loaded topics.
 
     Args:
         look: gets each topic as well.
+        turns: of the walk, which tell what it took.
     """
     answer: dict[str, dict[str, Any]] = {}
-    async for topic in in_turns(service.topics.walk()):
-        bundle = await service.bundles.bundle_of(topic.full_name)
+    turns = turns or LoopTurns()
+    for topic in service.topics.walk():
+        if turns.is_over:
+            await turns.next()
+        bundle = service.bundles.bundle_of_nowait(topic.full_name)
+        if bundle is None:
+            bundle = await service.bundles.bundle_of(topic.full_name)
         if (metrics := answer.get(bundle)) is None:
             metrics = answer[bundle] = dict.fromkeys(_FIGURES, 0.0) | dict.fromkeys(_COUNTS, 0)
         if look is not None:

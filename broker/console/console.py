@@ -24,7 +24,7 @@ from starlette.responses import Response, StreamingResponse
 from magnetar.broker.console.admin_api import AdminError
 from magnetar.broker.console.form_fields import form_fields
 from magnetar.broker.console.formats import FILTERS
-from magnetar.broker.console.kept_reads import Age, KeptReads
+from magnetar.broker.console.kept_reads import FINDINGS_AGE, Age, KeptReads
 from magnetar.broker.console.menu import MENU
 from magnetar.broker.console.pages import FORMS, PAGES, STREAMS, Page
 from magnetar.broker.console.poll_pace import PollPace
@@ -54,8 +54,6 @@ _STATIC: Final = {
 _SHARED_S: Final = 2.0
 _FRAGMENTS_MAX: Final = 200
 _COUNTS_AGE: Final = Age(fresh_s=10.0, share=50.0, most_s=math.inf)
-_FINDINGS_AGE: Final = Age(fresh_s=5.0, share=20.0, most_s=30.0)
-"""With 68,000 topics they take 0.7 s of the processor."""
 _TURN_S: Final = 0.0005
 _PIECES: Final = 16
 """Of a page, between two looks at the clock."""
@@ -132,7 +130,7 @@ class Console:
         self._has_ended = has_ended
         self._fragments = FragmentCache(time.monotonic)
         self._counts = KeptReads[dict[str, int]](time.monotonic, _COUNTS_AGE)
-        self._findings = KeptReads[list[dict[str, Any]]](time.monotonic, _FINDINGS_AGE)
+        self._findings = KeptReads[list[dict[str, Any]]](time.monotonic, FINDINGS_AGE)
         self._pace = PollPace(time.monotonic())
 
     async def close(self) -> None:

@@ -9,16 +9,19 @@ import asyncio
 import difflib
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from magnetar.broker.console.admin_api import AdminError, get
 from magnetar.broker.console.formats import segment
-from magnetar.broker.console.source import IndexQuery
+from magnetar.broker.console.source import IndexQuery, NamespaceSums
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.views import Ask, View
 
 _EACH: Final = 6
 """Entries of a group."""
+_AGAIN_S: Final = 2
+"""Until a page fetches itself that has shown a part, while topics are still being read."""
 _TEXT_MAX: Final = 400
 _NAMES_MAX: Final = 1_000
 """Of a namespace, that a name which isn't there is compared with."""
@@ -55,19 +58,24 @@ async def find(ask: Ask, parts: Sequence[Part]) -> View:
         return _view(text, [])
     head, _, tail = text.rpartition(" ")
     wanted = [each for each in parts if each.title.lower().startswith(tail.lower())]
-    groups = await asyncio.gather(
+    spaces, *groups = await asyncio.gather(
+        _spaces(ask),
         _topics(ask, head.strip(), wanted if head else ()),
         _topics(ask, text),
         _subscriptions(ask, text),
-        _namespaces(ask, text),
         _brokers(ask, text),
     )
-    titles = ("Pages and steps", "Topics", "Subscriptions", "Namespaces", "Brokers")
-    return _view(text, [each for each in zip(titles, groups, strict=True) if each[1]])
+    titles = ("Pages and steps", "Topics", "Subscriptions", "Brokers")
+    found = dict(zip(titles, groups, strict=True)) | {"Namespaces": _namespaces(spaces, text)}
+    return _view(text, [each for each in found.items() if each[1]], spaces)
 
 
-def _view(text: str, groups: list[tuple[str, list[Found]]]) -> View:
-    return View("find.html", "Find", "", {"q": text, "groups": groups}, live=0)
+def _view(
+    text: str, groups: list[tuple[str, list[Found]]], spaces: NamespaceSums | None = None
+) -> View:
+    is_complete = spaces is None or spaces.is_complete
+    content = {"q": text, "groups": groups, "sums": spaces}
+    return View("find.html", "Find", "", content, live=0 if is_complete else _AGAIN_S)
 
 
 async def _some(found: Awaitable[list[Found]]) -> list[Found]:
@@ -87,7 +95,7 @@ async def _topics(ask: Ask, text: str, parts: Sequence[Part] | None = None) -> l
     async def found() -> list[Found]:
         if parts is not None and not parts:
             return []
-        page = await ask.source.topics(IndexQuery(q=text, limit=_EACH))
+        page = await ask.source.topics(IndexQuery(q=text, limit=_EACH, partial=True))
         topics = [TopicPath.parse(row["topic"]) for row in page.rows]
         if parts is None:
             return [Found(each.local, f"topic/{each.rest}", _place(each)) for each in topics]
@@ -107,8 +115,8 @@ async def _topics(ask: Ask, text: str, parts: Sequence[Part] | None = None) -> l
 
 async def nearby(ask: Ask, missing: TopicPath) -> list[TopicPath]:
     """Topics that may be meant by a name that is none: of its namespace, and of others."""
-    space = IndexQuery(namespace=_place(missing), limit=_NAMES_MAX)
-    elsewhere = IndexQuery(q=missing.local[:_TEXT_MAX], limit=_EACH)
+    space = IndexQuery(namespace=_place(missing), limit=_NAMES_MAX, partial=True)
+    elsewhere = IndexQuery(q=missing.local[:_TEXT_MAX], limit=_EACH, partial=True)
     try:
         pages = await asyncio.gather(ask.source.topics(space), ask.source.topics(elsewhere))
     except AdminError:
@@ -125,7 +133,7 @@ def _place(topic: TopicPath) -> str:
 
 async def _subscriptions(ask: Ask, text: str) -> list[Found]:
     async def found() -> list[Found]:
-        query = IndexQuery(q=text, sort="msgBacklog", limit=_EACH)
+        query = IndexQuery(q=text, sort="msgBacklog", limit=_EACH, partial=True)
         page = await ask.source.subscriptions(query)
         return [
             Found(
@@ -140,16 +148,18 @@ async def _subscriptions(ask: Ask, text: str) -> list[Found]:
     return await _some(found())
 
 
-async def _namespaces(ask: Ask, text: str) -> list[Found]:
-    async def found() -> list[Found]:
-        names = sorted((await ask.source.namespaces()).rows)
-        return [
-            Found(name, f"topics?namespace={segment(name)}")
-            for name in names
-            if text.lower() in name.lower()
-        ]
+async def _spaces(ask: Ask) -> NamespaceSums | None:
+    """What is known so far; it tells whether that is all. None: as for ``_some``."""
+    try:
+        return await ask.source.namespaces(partial=True)
+    except AdminError:
+        return None
 
-    return await _some(found())
+
+def _namespaces(spaces: NamespaceSums | None, text: str) -> list[Found]:
+    names = () if spaces is None else sorted(spaces.rows)
+    found = (name for name in names if text.lower() in name.lower())
+    return [Found(name, f"topics?namespace={segment(name)}") for name in islice(found, _EACH)]
 
 
 async def _brokers(ask: Ask, text: str) -> list[Found]:

@@ -285,6 +285,10 @@ class Sums:
     trend: str
     is_complete: bool
     """Whether all topics were read."""
+    read: tuple[int, int]
+    """Loaded topics that were read, and all that are loaded."""
+    silent: Mapping[str, str]
+    """Brokers that gave no answer, and why."""
 
 
 def sums_of(found: NamespaceSums) -> Sums:
@@ -306,6 +310,8 @@ def sums_of(found: NamespaceSums) -> Sums:
         oldest_ms=min((each for each in times if each), default=None),
         trend=trend(total("msgBacklogTrend")),
         is_complete=found.is_complete,
+        read=found.read,
+        silent=found.silent,
     )
 
 

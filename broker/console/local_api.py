@@ -11,7 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import orjson
@@ -38,6 +38,14 @@ if TYPE_CHECKING:
     from magnetar.broker.cluster.broker_client import BrokerClient
 
 logger = logging.getLogger(__name__)
+
+_READ_S: Final = 8.0
+"""A page waits so long for what another broker has: a step of a search in messages takes five."""
+
+
+def _until_s(call: BrokerCall) -> float | None:
+    """Loop time until which a page waits; None: as long as calls do, for what changes something."""
+    return asyncio.get_running_loop().time() + _READ_S if call.method == "GET" else None
 
 
 class LocalApi:
@@ -143,7 +151,7 @@ class LocalApi:
         """Another broker has the topic; it is asked in the visitor's name."""
         peers: BrokerClient = self._app.state.service.broker_client
         try:
-            return await peers.ask(await self._owner_at(location), call)
+            return await peers.ask(await self._owner_at(location), call, until_s=_until_s(call))
         except BrokerError as error:
             asked = f"{call.method} {location}"
             raise AdminError(error.http_status, str(error), asked) from error
@@ -170,7 +178,8 @@ class _PeerApi(AdminApi):
             if (found := await service.cluster_members.find(self._broker)) is None:
                 raise AdminError(404, f"there is no broker {self._broker}", asked)
             call = BrokerCall(method, path, query_text(query), body)
-            return await service.broker_client.ask(BrokerEndpoint.of(found), call)
+            peer = BrokerEndpoint.of(found)
+            return await service.broker_client.ask(peer, call, until_s=_until_s(call))
         except BrokerError as error:
             raise AdminError(error.http_status, str(error), asked) from error
 

@@ -226,7 +226,7 @@ def _table(
         page = found.page
         if not query.grouped and any("-partition-" in row["topic"] for row in page.rows):
             page = replace(page, note=f"{page.note} Here each partition is a row.".lstrip())
-        names = ("total", "matching", "next", "views", "silent", "note", "is_complete")
+        names = ("total", "matching", "next", "views", "silent", "note", "is_complete", "read")
         shown = {"rows": read, **{name: getattr(page, name) for name in names}}
         shown |= {"order": found.order, "is_sorted": found.is_sorted}
     descending = query.order == "desc" if query.order else query.sort != "topic"
@@ -266,8 +266,9 @@ async def bookies(ask: Ask) -> View:
 
 async def audit(ask: Ask) -> View:
     """The last changes of all brokers."""
-    rows = await panel("Audit", ask.source.audit(), list)
-    content = {"rows": rows, "nothing": ask.source.audit_note}
+    found = await panel("Audit", ask.source.audit(), lambda changes: changes)
+    rows = Panel(None if found.value is None else found.value.rows, found.error)
+    content = {"rows": rows, "found": found.value, "nothing": ask.source.audit_note}
     return View("audit.html", "Audit", "audit", content)
 
 

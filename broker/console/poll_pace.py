@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import ceil
 from typing import Final
 
-SHARE_MAX: Final = 0.04
-"""Of a processor, for the pages that are open."""
+SHARE_MAX: Final = 0.02
+"""Of a processor, for the pages that are open; what they show is collected for as much again."""
 BASE_S: Final = 5
 FACTOR_MAX: Final = 24
 _ROUTE_S: Final = 0.0004

@@ -35,6 +35,7 @@ from magnetar.broker.console.source import (
     DELIVERIES,
     OPEN,
     TRANSACTIONS,
+    Changes,
     Connections,
     Deliveries,
     GrantsOfRole,
@@ -413,9 +414,9 @@ class PulsarSource(Source):
             self._taking.cancel()
             await asyncio.wait({self._taking})
 
-    async def audit(self) -> list[dict[str, Any]]:
+    async def audit(self) -> Changes:
         """Pulsar remembers no changes."""
-        return []
+        return Changes([])
 
     async def findings(self) -> list[dict[str, Any]]:
         """Silent brokers, and subscriptions that stand still: what ``magnetar doctor`` says too."""

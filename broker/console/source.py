@@ -80,6 +80,8 @@ class IndexPage:
     """What is different here than was asked for."""
     is_complete: bool = True
     """Whether all topics were read."""
+    read: tuple[int, int] = (0, 0)
+    """Loaded topics that were read, and all that are loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,16 @@ class NamespaceSums:
     rows: dict[str, dict[str, Any]]
     """By namespace; of those that have topics."""
     is_complete: bool = True
-    """Whether all topics were read."""
+    read: tuple[int, int] = (0, 0)
+    silent: dict[str, str] = field(default_factory=dict)
+    """As in ``IndexPage``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    rows: list[dict[str, Any]]
+    silent: dict[str, str] = field(default_factory=dict)
+    """As in ``IndexPage``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +238,8 @@ class Source:
         """
         query = {"partial": True} if partial else {}
         found = await get(self.api, "namespaces-index", **query)
-        return NamespaceSums(found["namespaces"], found.get("complete", True))
+        silent = found.get("silentBrokers", {})
+        return NamespaceSums(found["namespaces"], found.get("complete", True), _read(found), silent)
 
     async def counts(self) -> dict[str, int]:
         """How many there are of what the menu leads to, by its keys.
@@ -423,9 +435,10 @@ class Source:
     async def close(self) -> None:
         """End what is being read for pages to come: nothing here."""
 
-    async def audit(self) -> list[dict[str, Any]]:
+    async def audit(self) -> Changes:
         """The last changes over HTTP, see the route ``audit``. Raises AdminError."""
-        return list((await get(self.api, "audit", limit=200))["changes"])
+        found = await get(self.api, "audit", limit=200)
+        return Changes(found["changes"], found["failed"])
 
     async def findings(self) -> list[dict[str, Any]]:
         """What needs attention, the worst first, see the route ``doctor``. Raises AdminError."""
@@ -468,7 +481,12 @@ def _page(found: dict[str, Any], rows: str) -> IndexPage:
         found.get("views", {}),
         found.get("silentBrokers", {}),
         is_complete=found.get("complete", True),
+        read=_read(found),
     )
+
+
+def _read(found: Mapping[str, Any]) -> tuple[int, int]:
+    return found.get("topicsRead", 0), found.get("topicsLoaded", 0)
 
 
 def schema_path(topic: TopicPath) -> str:

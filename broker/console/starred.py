@@ -52,7 +52,12 @@ async def starred(source: Source, query: IndexQuery, names: Iterable[str]) -> In
     page = page_of(rows, replace(query, view=""), "" if shown else _NONE)
     views = {**index.views, STARRED: page.matching}
     return replace(
-        page, total=index.total, views=views, silent=index.silent, is_complete=index.is_complete
+        page,
+        total=index.total,
+        views=views,
+        silent=index.silent,
+        is_complete=index.is_complete,
+        read=index.read,
     )
 
 

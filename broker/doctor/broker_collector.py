@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from magnetar.broker.topic.topic import Topic
     from magnetar.broker.transaction.async_coordinator import AsyncCoordinator
     from magnetar.broker.transaction.coordinator import TransactionDescription
+    from magnetar.metadata.loop_turns import LoopTurns
 
 _CERTIFICATES: Final = ("tls_certificate_file_path", "bookkeeper_tls_certificate_file_path")
 _AUTHORITIES: Final = (
@@ -138,30 +139,33 @@ class _TopicWalk:
             failed_ms = offloads.last_failure_ms
             if failed_ms > offloads.last_success_ms and self._has_room(self.offloads):
                 self.offloads[name] = failed_ms
-        publishing = topic.explain_publishing()
+        publishing = topic.explain_publishing() if _may_hold_up(topic) else None
         is_held = publishing is not None and publishing.reason is Reason.QUOTA_HELD
         if publishing is not None and is_held and self._has_room(self.held):
             self.held[name] = publishing
         is_waiting = publishing is not None and publishing.reason in _PUBLISHING_WAITS
         if publishing is not None and is_waiting and self._has_room(self.publishing):
             self.publishing[name] = publishing
-        self._note_refusal(name, name, topic.refused_producer, is_served=bool(topic.producers))
+        if topic.refused_producer is not None:
+            served = bool(topic.producers)
+            self._note_refusal(name, name, topic.refused_producer, is_served=served)
         for each in topic.subscriptions.values():
             # Statistics cost fifty times as much as the look at a topic without a backlog.
             if each.backlog > 0:
                 found = subscription_facts(name, each.name, each.stats(now_ms))
                 if found is not None:
-                    self._note(each, found, publishing)
-            label = f"{name}, subscription {each.name}"
-            self._note_refusal(name, label, each.refused, is_served=bool(each.consumers))
+                    self._note(each, found)
+            if each.refused is not None:
+                label = f"{name}, subscription {each.name}"
+                self._note_refusal(name, label, each.refused, is_served=bool(each.consumers))
             if each.consumers and topic.name.is_partition:
                 self._consumed.add((str(topic.name.base), each.name))
 
     def _note_refusal(
-        self, topic: str, subject: str, refusal: RefusedClient | None, *, is_served: bool
+        self, topic: str, subject: str, refusal: RefusedClient, *, is_served: bool
     ) -> None:
         now_ms = self._service.clock()
-        if refusal is not None and refusal.is_recent(now_ms) and self._has_room(self.refusals):
+        if refusal.is_recent(now_ms) and self._has_room(self.refusals):
             sentence = refusal.sentence(now_ms)
             self.refusals.append(RefusalFacts(topic, subject, sentence, refusal.at_ms, is_served))
 
@@ -169,9 +173,7 @@ class _TopicWalk:
         """Those whose subscription has consumers at other partitions, of those that are here."""
         return [each for base, each in self._idle_partitions if (base, each.name) in self._consumed]
 
-    def _note(
-        self, subscription: Subscription, found: SubscriptionFacts, publishing: Explanation | None
-    ) -> None:
+    def _note(self, subscription: Subscription, found: SubscriptionFacts) -> None:
         if found.connected_ms is None:
             self.idle += 1
             name = subscription.topic.name
@@ -183,7 +185,10 @@ class _TopicWalk:
         now_ms = self._service.clock()
         is_quiet = is_suspect(found, now_ms)
         if (is_quiet or is_held_up(found, now_ms)) and self._has_room(self.waiting):
-            why = subscription.explain(publishing) if is_quiet else subscription.explain_oldest()
+            if is_quiet:
+                why = subscription.explain(subscription.topic.explain_publishing())
+            else:
+                why = subscription.explain_oldest()
             self.waiting.append(replace(found, explanation=why))
 
     def _has_room(self, noted: Sized) -> bool:
@@ -192,10 +197,19 @@ class _TopicWalk:
         return has_room
 
 
-async def collect_topics(service: BrokerService) -> TopicsFacts:
-    """A walk over all loaded topics, in slices: others get their turns on the loop."""
+def _may_hold_up(topic: Topic) -> bool:
+    """Whether producers may wait; without any of them most topics need no closer look."""
+    if topic.producers or topic.registry.waiting:
+        return True
+    if not isinstance(topic, PersistentTopic):
+        return False
+    return bool(topic.ledger.pending_bytes) or topic.backlog.explain() is not None
+
+
+async def collect_topics(service: BrokerService, turns: LoopTurns | None = None) -> TopicsFacts:
+    """A walk over all loaded topics, in turns, so that others have theirs on the loop."""
     walk = _TopicWalk(service)
-    bundles = await loads_by_bundle(service, walk.look)
+    bundles = await loads_by_bundle(service, walk.look, turns)
     largest = [] if walk.largest_idle is None else [walk.largest_idle]
     return TopicsFacts(
         service.clock(),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from magnetar.broker.doctor.findings import Report, bounded
 from magnetar.broker.errors import STORAGE_ERRORS, BrokerError
 from magnetar.bundles.errors import BundleError
+from magnetar.metadata.loop_turns import LoopTurns
 
 if TYPE_CHECKING:
     from magnetar.broker.doctor.process_checks import ProcessFacts
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 KEPT_S: Final = 5.0
-"""An answer is given again for so long: a page that many look at costs one look."""
+"""An answer is given again for so long at least: a page that many look at costs one look."""
+_SHARE: Final = 100
+"""And for so many times what the walk over the topics took, at most ``_KEPT_MAX_S``."""
+_KEPT_MAX_S: Final = 60.0
 _ERRORS: Final = (*STORAGE_ERRORS, BrokerError, BundleError)
 
 
@@ -31,6 +35,7 @@ class _Latest(Generic[T]):
 
     def __init__(self, make: Callable[[], Awaitable[T]]) -> None:
         self._make = make
+        self.kept_s = KEPT_S
         self._task: asyncio.Task[T] | None = None
         self._until_s = 0.0
 
@@ -43,7 +48,7 @@ class _Latest(Generic[T]):
 
     async def _run(self) -> T:
         result = await self._make()
-        self._until_s = asyncio.get_running_loop().time() + KEPT_S
+        self._until_s = asyncio.get_running_loop().time() + self.kept_s
         return result
 
     def close(self) -> None:
@@ -101,7 +106,9 @@ class Doctor:
         report = self._new_report()
         report.findings += check_broker(await collect_broker(self._service))
         with report.part(f"{self._service.broker_id}, topics", *_ERRORS):
-            facts = await collect_topics(self._service)
+            turns = LoopTurns()
+            facts = await collect_topics(self._service, turns)
+            self._broker.kept_s = min(max(KEPT_S, _SHARE * turns.used_s), _KEPT_MAX_S)
             report.findings += check_topics(facts)
             if facts.unlisted:
                 report.not_looked_at.append(

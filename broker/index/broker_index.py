@@ -2,8 +2,8 @@
 
 It exists only while somebody asks: the first request lists the names and takes the first look at
 every loaded topic, the last one is a minute ago when it is dropped. In between it looks at all of
-them every five seconds, half a millisecond of the loop at a time and for at most a twentieth of it.
-Who doesn't want to wait for the first look at 100,000 topics gets the first ones that are known.
+them every five seconds, of very many each minute, half a millisecond of the loop at a time.
+Who doesn't want to wait for the first look at 100,000 topics gets what was looked at so far.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from magnetar.broker.subscription.persistent_subscription import PersistentSubsc
 from magnetar.broker.topic.persistent_topic import PersistentTopic
 from magnetar.broker.topic.topic_stats import find_last_publish_time
 from magnetar.bundles.namespace_bundles import namespace_of
-from magnetar.metadata.loop_turns import LoopTurns, in_turns
+from magnetar.metadata.loop_turns import LoopTurns
 
 if TYPE_CHECKING:
     from magnetar.broker.index.figure_recorder import Recording
@@ -64,8 +64,11 @@ logger = logging.getLogger(__name__)
 _EVERY_S: Final = 5.0
 _KEEP_S: Final = 75.0
 """After the last request: a page asks at least once a minute, also when it is hidden."""
-_SHARE: Final = 20
-"""A look may begin when so many times the time that the last one took has passed."""
+_SHARE: Final = 100
+"""A look may begin when so many times the time that the last one took has passed, or a minute."""
+_EVERY_MAX_S: Final = 60.0
+_QUICK_SHARE: Final = 20
+"""The same of one that is taken at a request."""
 _QUICK_S: Final = 0.01
 """A look that takes no longer is taken at a request, so that its figures are those of now."""
 _READS_MAX: Final = 64
@@ -130,7 +133,7 @@ class BrokerIndex:
                 return
             loop = self._service.loop
             while loop.time() < self._asked_s + _KEEP_S:
-                await asyncio.sleep(max(_EVERY_S, _SHARE * tables.took_s))
+                await asyncio.sleep(min(max(_EVERY_S, _SHARE * tables.took_s), _EVERY_MAX_S))
                 await tables.renew()
         finally:
             self._tables = None
@@ -160,6 +163,7 @@ class IndexTables:
         self._reading: asyncio.Task[None] | None = None
         self._reading_last: asyncio.Task[None] | None = None
         self._ended_s = 0.0
+        self._read = 0  # loaded topics, at the first look
         self.begun: asyncio.Future[None] = service.loop.create_future()
         """Done when there is something to show: many topics, or all of them."""
         self.opened: asyncio.Future[None] = service.loop.create_future()
@@ -175,6 +179,12 @@ class IndexTables:
         """Whether all topics were looked at once."""
         return self.opened.done()
 
+    @property
+    def read(self) -> tuple[int, int]:
+        """Loaded topics that were looked at, and how many there are."""
+        loaded = len(self._service.topics)
+        return (loaded if self.is_complete else min(self._read, loaded)), loaded
+
     async def open(self) -> None:
         """Raises MetadataError."""
         if self._places is not None:
@@ -182,15 +192,18 @@ class IndexTables:
         self.topics.as_of_ms = self._service.clock()
         served = self._service.topics
         served.on_loaded = self._loaded
-        async for at, topic in in_turns(enumerate(served.walk())):
+        recording, turns = self._begin_recording(len(served) <= _FIRST_ROWS), LoopTurns()
+        for topic in served.walk():
             self._loaded(topic.full_name)
-            # Those that are shown first have figures, and each row behind them costs less.
-            if at < _FIRST_ROWS:
-                slot = self.topics.slot_of.get(topic.full_name)
-                if slot is not None:  # else it is the system's
-                    self._look(slot, topic, 0.0)
+            slot = self.topics.slot_of.get(topic.full_name)
+            if slot is not None:  # else it is the system's
+                self._look(slot, topic, 0.0, recording)
+            self._read += 1
+            if turns.is_over:
+                await turns.next()
         await self._names.open()
-        await self.renew()
+        await self._look_at_rows(turns, 0.0, None, new_only=True)
+        self._end_look(turns, recording)
         if self._reading is not None:
             await asyncio.wait({self._reading}, timeout=_FIRST_READS_S)
         for future in (self.begun, self.opened):
@@ -247,7 +260,7 @@ class IndexTables:
 
     async def renew_if_quick(self) -> None:
         """Look now, if that is quick and was not done just now."""
-        due = perf_counter() - self._ended_s >= _SHARE * self.took_s
+        due = perf_counter() - self._ended_s >= _QUICK_SHARE * self.took_s
         if due and self.took_s < _QUICK_S:
             await self.renew()
 
@@ -261,13 +274,34 @@ class IndexTables:
         now_ms = self._service.clock()
         elapsed_s = (now_ms - self.as_of_ms) / 1000 if self.as_of_ms else 0.0
         self.topics.as_of_ms = now_ms
+        recording = self._begin_recording(_SHARE * self.took_s < _EVERY_MAX_S)
+        turns = LoopTurns()
+        await self._look_at_rows(turns, elapsed_s, recording)
+        self._end_look(turns, recording)
+
+    def _begin_recording(self, is_cheap: bool) -> Recording | None:
+        """Of very many topics the samples of rates record as often, and walk anyway."""
+        if not is_cheap:
+            return None
+        return self._service.figure_recorder.begin(self._service.wall_clock())
+
+    async def _look_at_rows(
+        self,
+        turns: LoopTurns,
+        elapsed_s: float,
+        recording: Recording | None,
+        *,
+        new_only: bool = False,
+    ) -> None:
+        """``new_only``: those that have figures are left out."""
         served, keys, places = self._service.topics, self.topics.keys, self._places
         moved = frozenset[int]() if places is None else await places.renew(self.topics.space_names)
-        recording = self._service.figure_recorder.begin(self._service.wall_clock())
-        turns, slot = LoopTurns(), 0
+        slot, known = 0, self.topics.places
         while slot < self.topics.end:  # rows may come meanwhile
             full = keys[slot]
-            if (topic := served.get(full)) is not None:
+            if new_only and known[slot] == LOADED:
+                pass
+            elif (topic := served.get(full)) is not None:
                 self._look(slot, topic, elapsed_s, recording)
             elif full is not None and (full in self._subscriptions_of or full not in self._names):
                 self._unload(slot, full)
@@ -276,6 +310,8 @@ class IndexTables:
             slot += 1
             if turns.is_over:
                 await turns.next()
+
+    def _end_look(self, turns: LoopTurns, recording: Recording | None) -> None:
         self.took_s = turns.used_s
         self._ended_s = perf_counter()
         if recording is not None:
@@ -439,6 +475,7 @@ class IndexTables:
             rows,
             has_more=page.has_more,
             is_complete=self.is_complete,
+            read=self.read,
         )
 
     async def _grouped_page(self, query: PageQuery, sight: Sight | None) -> PageAnswer:
@@ -459,6 +496,7 @@ class IndexTables:
             rows,
             has_more=scan.has_more,
             is_complete=self.is_complete,
+            read=self.read,
         )
 
     def _group_row(self, name: str, slots: list[int]) -> Row:

@@ -21,6 +21,7 @@ LOADED, UNLOADED_HERE, UNLOADED, ELSEWHERE, _FREE = range(5)
 SLICE_ROWS: Final = 1_000
 """Looked at before others get their turn on the loop: half a millisecond."""
 
+_UNKNOWN_ROWS: Final = array("d", [UNKNOWN] * SLICE_ROWS)
 _RUN_ROWS: Final = 16
 """Rows of a namespace that lie together from so many on are added without a look at each."""
 
@@ -32,7 +33,7 @@ class FigureTable:
     """
 
     def __init__(self, fields: Sequence[str]) -> None:
-        """``fields``: names of the figures."""
+        """``fields``: names of the figures. Columns may be longer than there are slots."""
         self.fields = tuple(fields)
         self.columns = {field: array("d") for field in fields}
         self._columns = tuple(self.columns.values())
@@ -84,19 +85,26 @@ class FigureTable:
             self.places[slot], self.spaces[slot] = place, space
         else:
             slot = len(self.names)
-            columns: Sequence[Any] = (
-                *(self.keys, self.names, self.folded, self.groups, self.places, self.spaces),
-            )
-            for column, value in zip(columns, row, strict=True):
-                column.append(value)
-            for figures in self._columns:
-                figures.append(UNKNOWN)
+            if slot % SLICE_ROWS == 0:
+                for figures in self._columns:
+                    figures.extend(_UNKNOWN_ROWS)
+            self.keys.append(key)
+            self.names.append(name)
+            self.folded.append(row[2])
+            self.groups.append(row[3])
+            self.places.append(place)
+            self.spaces.append(space)
         self.slot_of[key] = slot
         self.version += 1
         return slot
 
     def set(self, slot: int, figures: Sequence[float]) -> None:
         """All figures of a row, in the order of ``fields``."""
+        if self._columns[0][slot] == UNKNOWN:  # it has none yet, as all rows at first
+            for column, value in zip(self._columns, figures, strict=True):
+                column[slot] = value
+            self.version += 1
+            return
         changed = False
         for column, value in zip(self._columns, figures, strict=True):
             if column[slot] != value:

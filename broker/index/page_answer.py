@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from magnetar.broker.index.figure_table import PageKey, PageQuery, turned
 from magnetar.broker.index.topic_figures import (
@@ -15,6 +15,7 @@ from magnetar.broker.index.topic_figures import (
     shown,
 )
 
+_READ: Final = ("topicsRead", "topicsLoaded")
 Row: TypeAlias = dict[str, Any]
 """Of an answer: ``topic``, of subscriptions ``subscription``, and the figures by their names."""
 
@@ -32,6 +33,8 @@ class PageAnswer:
     has_more: bool = field(kw_only=True)
     is_complete: bool = field(default=True, kw_only=True)
     """Whether all topics were looked at; only who asks for a part gets one."""
+    read: tuple[int, int] = field(default=(0, 0), kw_only=True)
+    """Loaded topics that were looked at, and all that are loaded."""
 
     def to_json(self, rows_name: str, query: PageQuery, silent: dict[str, str]) -> dict[str, Any]:
         """The answer of the route, whose rows are called so. ``silent``: reasons by broker."""
@@ -44,6 +47,7 @@ class PageAnswer:
             rows_name: self.rows,
             "next": None if last is None else key_text(_key_of(last, query.sort)),
             "complete": self.is_complete,
+            **read_json(self.read),
             "silentBrokers": silent,
         }
 
@@ -57,6 +61,7 @@ class PageAnswer:
             document[rows_name],
             has_more=document["next"] is not None,
             is_complete=document.get("complete", True),  # brokers of before answer with all
+            read=read_of(document),
         )
 
 
@@ -92,7 +97,24 @@ def merged(pages: Sequence[PageAnswer], query: PageQuery) -> PageAnswer:
         found[: query.limit],
         has_more=len(found) > query.limit or any(page.has_more for page in pages),
         is_complete=all(page.is_complete for page in pages),
+        read=read_together([page.read for page in pages]),
     )
+
+
+def read_json(read: tuple[int, int]) -> dict[str, int]:
+    return dict(zip(_READ, read, strict=True))
+
+
+def read_of(document: dict[str, Any]) -> tuple[int, int]:
+    """Of an answer; brokers of before don't tell it."""
+    read, loaded = (document.get(name, 0) for name in _READ)
+    return read, loaded
+
+
+def read_together(reads: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    """Of several brokers."""
+    read, loaded = map(sum, zip(*reads, strict=True))
+    return read, loaded
 
 
 def merged_sums(answers: Sequence[dict[str, Row]]) -> dict[str, Row]:

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 _SLICE: Final = 100
 """Connections looked at before others get their turn on the loop."""
-_SHARE: Final = 50
+_SHARE: Final = 100
 """For somebody who looks, samples take at most this part of the time."""
 
 

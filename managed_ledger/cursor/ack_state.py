@@ -349,7 +349,13 @@ class AckState:
     @property
     def backlog(self) -> int:
         """Confirmed entries that aren't acknowledged as a whole; O(ledgers with holes)."""
-        total = self._log.entries_between(self.mark_delete, self._log.last_confirmed)
+        last = self._log.last_confirmed
+        if not self._acked:
+            # Most cursors, of very many, are at the end of their log.
+            return (
+                0 if self.mark_delete >= last else self._log.entries_between(self.mark_delete, last)
+            )
+        total = self._log.entries_between(self.mark_delete, last)
         return total - sum(map(len, self._acked.values()))
 
     @property

@@ -98,6 +98,9 @@ class Figures:
     rows: tuple[Row, ...] = ()
     matching: int = 0
     total: int = 0
+    is_complete: bool = True
+    """Whether all topics were read; else how many of the loaded ones, and how many these are."""
+    read: tuple[int, int] = (0, 0)
 
     def as_json(self, view: TopView) -> dict[str, Any]:
         sums, state = self.sums, self.state
@@ -254,7 +257,11 @@ VIEWS: Final = (
 )
 
 
-async def _read_state(source: Source) -> TopState:
+Findings = Callable[[], Awaitable[list[dict[str, Any]] | None]]
+"""Asks what needs attention; None: that isn't known yet. Raises AdminError."""
+
+
+async def _read_state(source: Source, findings_of: Findings) -> TopState:
     """Raises AdminError: no answer."""
 
     async def of_cluster() -> tuple[str, Sequence[str]]:
@@ -266,7 +273,7 @@ async def _read_state(source: Source) -> TopState:
         of_cluster(),
         _allowed(get(source.api, "bookies/state")),
         _allowed(source.history()),
-        _allowed(source.findings()),
+        _allowed(findings_of()),
     )
     return TopState(
         name,
@@ -278,14 +285,20 @@ async def _read_state(source: Source) -> TopState:
 
 
 async def read_figures(
-    source: Source, view: TopView, sort: str, text: str, known: TopState | None = None
+    source: Source,
+    view: TopView,
+    sort: str,
+    text: str,
+    known: TopState | None = None,
+    findings: Findings | None = None,
 ) -> Figures:
-    """All that is shown, asked for at the same time: a list of many topics takes a second to open.
+    """All that is shown, asked for at the same time; of many topics what is read of them so far.
 
     Args:
         sort: one of the view's; "": as it comes.
         text: only rows that have it in their names; conditions on figures, see `filter_text`.
         known: what changes slowly; None: it is asked for, too.
+        findings: None: they are waited for.
     Raises:
         AdminError: no answer, or the caller may not see the view.
         FilterTextError: an unknown condition.
@@ -302,16 +315,23 @@ async def read_figures(
             order="desc",
             limit=ROWS_MAX,
             points=_LINE_MAX,
+            partial=True,
         )
         return await (source.topics if view.name == "topics" else source.subscriptions)(query)
 
     async def state_of() -> TopState:
-        return await _read_state(source) if known is None else known
+        if known is not None:
+            return known
+        return await _read_state(source, source.findings if findings is None else findings)
 
-    namespaces, state, found = await asyncio.gather(source.namespaces(), state_of(), page())
-    sums = _sums(namespaces.rows)
+    state, found, namespaces = await asyncio.gather(
+        state_of(), page(), source.namespaces(partial=True)
+    )
+    sums, is_complete, read = _sums(namespaces.rows), namespaces.is_complete, namespaces.read
     if found is not None:
-        return Figures(sums, state, tuple(found.rows), found.matching, found.total)
+        is_complete = is_complete and found.is_complete
+        of_page = tuple(found.rows)
+        return Figures(sums, state, of_page, found.matching, found.total, is_complete, read)
     rows: Sequence[Row]
     match view.name:
         case "brokers":
@@ -321,8 +341,8 @@ async def read_figures(
         case _:
             answer = await get(source.api, "broker-stats/connections", limit=ROWS_MAX)
             rows = answer["connections"]
-    shown = [row for row in rows if kept.name.lower() in view.key_of(row).lower()]
-    return Figures(sums, state, tuple(shown), len(shown), len(rows))
+    shown = tuple(row for row in rows if kept.name.lower() in view.key_of(row).lower())
+    return Figures(sums, state, shown, len(shown), len(rows), is_complete, read)
 
 
 async def newest_messages(source: Source, row: Row) -> tuple[str, list[MessageRow]]:

@@ -99,7 +99,9 @@ def counts_text(figures: Figures) -> str:
     """``100 of 318``, the rows that are shown and those that match."""
     shown, matching = len(figures.rows), figures.matching
     of_all = "" if matching == figures.total else f", {figures.total:,} in all"
-    return f"{shown:,} of {matching:,}{of_all}"
+    read, loaded = figures.read
+    so_far = "" if figures.is_complete else f", {read:,} of {loaded:,} topics read"
+    return f"{shown:,} of {matching:,}{of_all}{so_far}"
 
 
 def _rate(messages: float, size_bytes: float) -> str:

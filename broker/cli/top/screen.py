@@ -41,6 +41,7 @@ from magnetar.broker.console.actions import (
     call_of,
 )
 from magnetar.broker.console.admin_api import AdminError
+from magnetar.broker.console.kept_reads import FINDINGS_AGE, KeptReads
 from magnetar.broker.console.schema_form import ActionError
 from magnetar.broker.console.source import Source
 from magnetar.broker.console.subject import read_subject
@@ -112,6 +113,8 @@ class TopApp(App[None]):
         self._failure = ""
         self._is_paused = False
         self._reading = 0  # rounds that wait for an answer
+        self._lacks_findings = False
+        self._findings = KeptReads[list[dict[str, Any]]](time.monotonic, FINDINGS_AGE)
 
     def compose(self) -> ComposeResult:
         yield Static(id="head", markup=False)
@@ -137,9 +140,9 @@ class TopApp(App[None]):
 
     async def _read(self, view: TopView, sort: str, text: str) -> None:
         try:
-            is_due = self._rounds % _STATE_ROUNDS == 0 or not view.sorts
+            is_due = self._rounds % _STATE_ROUNDS == 0 or not view.sorts or self._lacks_findings
             known = None if is_due else self._state
-            figures = await read_figures(self._source, view, sort, text, known)
+            figures = await read_figures(self._source, view, sort, text, known, self._read_findings)
         except (*_FAILURES, FilterTextError) as error:
             self._failure = _reason(error)
             self._show_bar()
@@ -149,6 +152,15 @@ class TopApp(App[None]):
         self._rounds += 1
         self._state = figures.state
         self._take(view, figures)
+
+    async def _read_findings(self) -> list[dict[str, Any]] | None:
+        """Those of before while they are read: of many topics that takes a second and more."""
+        found = await self._findings.of("", self._source.findings)
+        self._lacks_findings = found is None
+        return found
+
+    async def on_unmount(self) -> None:
+        await self._findings.close()
 
     def _take(self, view: TopView, figures: Figures) -> None:
         if view is not self._view:

@@ -16,8 +16,9 @@ import httpx
 
 from magnetar.broker.cli.errors import CliError, RefusedError, UnreachableError
 from magnetar.broker.cli.profiles import ClusterTarget, target_of
+from magnetar.broker.cli.progress import progress
 from magnetar.broker.cli.tables import plain_text
-from magnetar.broker.cli.top.figures import VIEWS, read_figures
+from magnetar.broker.cli.top.figures import VIEWS, Figures, TopView, read_figures
 from magnetar.broker.cli.top.filter_text import FilterTextError
 from magnetar.broker.cli.top.lines import counts_text, head_lines, list_lines
 from magnetar.broker.console.admin_api import AdminError, RemoteApi
@@ -33,6 +34,8 @@ _ADMIN: Final = {
     "https": ("https", None),
 }
 """By the scheme of ``--url``: scheme and port of the admin API; None: the port of the URL."""
+_AGAIN_S: Final = 0.5
+"""Between two questions whether all topics were read."""
 
 
 def run_top(options: argparse.Namespace) -> int:
@@ -81,9 +84,8 @@ async def _connected(target: ClusterTarget) -> AsyncIterator[Source]:
 async def _print_once(options: argparse.Namespace) -> None:
     view = next(each for each in VIEWS if each.name == options.view)
     async with _connected(top_target(options)) as source:
-        sort = view.sorts[0] if view.sorts else ""
         try:
-            figures = await read_figures(source, view, sort, options.filter)
+            figures = await _read_all(source, view, options.filter)
         except FilterTextError as error:
             raise CliError(f"--filter {error}") from error
     if options.json:
@@ -95,6 +97,25 @@ async def _print_once(options: argparse.Namespace) -> None:
     head = map(plain_text, head_lines(figures, now_ms, width))
     for line in (*head, "", *rows, "", counts_text(figures)):
         print(line)
+
+
+async def _read_all(source: Source, view: TopView, text: str) -> Figures:
+    """Of all topics. The first to ask a broker with very many waits until it has looked at them:
+    in short calls, as nobody knows how long that takes, and with a line about it.
+
+    Raises:
+        AdminError, FilterTextError.
+    """
+    sort = view.sorts[0] if view.sorts else ""
+    figures = await read_figures(source, view, sort, text)
+    done = 0
+    with progress("topics read", figures.read[1]) as advance:
+        while not figures.is_complete:
+            advance(figures.read[0] - done)
+            done = figures.read[0]
+            await asyncio.sleep(_AGAIN_S)
+            figures = await read_figures(source, view, sort, text, figures.state)
+    return figures
 
 
 async def _show_screen(options: argparse.Namespace) -> None:

@@ -2,15 +2,14 @@
 // Without it the field sends its text to the page "find".
 
 const WAIT_MS = 120;
+const AGAIN_MS = 1000; // while topics are still being read
 
 const field = document.getElementById("find");
 const list = document.getElementById("found");
 const said = document.getElementById("found-count");
 const page = new URL(`${document.body.dataset.root}find`, location.href);
 
-let asked = 0;
-let timer = 0;
-let at = -1;
+let [asked, timer, at] = [0, 0, -1];
 
 const options = () => [...list.querySelectorAll("[role=option]")];
 
@@ -59,15 +58,16 @@ async function search() {
   const fresh = new DOMParser().parseFromString(text, "text/html");
   const chosen = options()[at]?.href; // among those of the text before
   let first = 0;
-  const boxes = [...fresh.querySelectorAll("[data-group]")].filter((each) => each.querySelector("a"));
+  const boxes = [...fresh.querySelectorAll("[data-group]")].filter((each) => each.matches(":has(a), [data-reading]"));
   list.replaceChildren(...boxes.map((each) => {
     const box = group(each, first);
     first += box.querySelectorAll("a").length;
     return box;
   }));
-  said.textContent = first ? `${first} found` : "Nothing found";
+  said.textContent = first ? `${first} found` : boxes.at(-1)?.dataset.group ?? "Nothing found";
+  if (fresh.querySelector("[data-reading]")) timer = setTimeout(search, AGAIN_MS);
   at = -1;
-  open(first > 0);
+  open(boxes.length > 0);
   choose(Math.max(0, options().findIndex((each) => each.href === chosen)));
 }
 

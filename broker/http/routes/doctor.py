@@ -39,7 +39,8 @@ async def examine_cluster(service: Service) -> Response:
     """What is wrong with the cluster, the worst first, with the commands that mend it.
 
     `severity`: `critical`, `warning` or `note`. `notLookedAt` says what couldn't be looked at, and
-    why. An answer is given again for five seconds.
+    why. An answer is given again for five seconds, what brokers with
+    many topics know of them for up to a minute.
     """
     return JsonResponse((await service.doctor.cluster_report()).as_json())
 

@@ -27,7 +27,16 @@ from magnetar.broker.index.figure_table import (
     PageQuery,
     Sight,
 )
-from magnetar.broker.index.page_answer import PageAnswer, Row, merged, merged_sums, parse_key
+from magnetar.broker.index.page_answer import (
+    PageAnswer,
+    Row,
+    merged,
+    merged_sums,
+    parse_key,
+    read_json,
+    read_of,
+    read_together,
+)
 from magnetar.broker.index.topic_figures import SubscriptionField, TopicField
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.service.broker_service import BrokerService
@@ -85,6 +94,8 @@ _AROUND: Final = {
     "matching": 318,
     "next": "-1795856000000.0:persistent://public/default/orders",
     "complete": True,
+    "topicsRead": 12408,
+    "topicsLoaded": 12408,
     "silentBrokers": {},
 }
 
@@ -285,8 +296,9 @@ async def _tables(
         str | None,
         Flag(
             False,
-            "`true`: the first topics will do while all of many are being looked at, as after a"
-            " minute in which nobody has asked; `complete` is false then",
+            "`true`: what is known so far will do while all of many topics are being looked at, as"
+            " after a minute in which nobody has asked; `complete` is false then, and `topicsRead`"
+            " of `topicsLoaded` have their figures",
         ),
     ] = None,
 ) -> IndexTables:
@@ -397,6 +409,8 @@ async def subscriptions_index(
     example={
         "asOf": 1795867260000,
         "complete": True,
+        "topicsRead": 12408,
+        "topicsLoaded": 12408,
         "namespaces": {
             "public/default": {
                 "topicCount": 12,
@@ -418,6 +432,7 @@ async def namespaces_index(tables: _Tables, everywhere: _Everywhere) -> Response
         return {
             "asOf": tables.as_of_ms,
             "complete": tables.is_complete,
+            **read_json(tables.read),
             "namespaces": await tables.sums(sight, everywhere.place_max),
         }
 
@@ -426,6 +441,7 @@ async def namespaces_index(tables: _Tables, everywhere: _Everywhere) -> Response
         {
             "asOf": min(each["asOf"] for each in found),
             "complete": all(each.get("complete", True) for each in found),
+            **read_json(read_together(map(read_of, found))),
             "namespaces": merged_sums([each["namespaces"] for each in found]),
             "silentBrokers": silent,
         }

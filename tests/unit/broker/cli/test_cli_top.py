@@ -12,6 +12,7 @@ import pytest
 from rich.cells import cell_len
 
 from magnetar.broker.cli.main import build_parser, main
+from magnetar.broker.cli.top import top_command
 from magnetar.broker.cli.top.figures import VIEWS, Figures, explain, read_figures
 from magnetar.broker.cli.top.filter_text import Filter, FilterTextError, parse_filter_text
 from magnetar.broker.cli.top.lines import (
@@ -22,7 +23,7 @@ from magnetar.broker.cli.top.lines import (
     list_lines,
 )
 from magnetar.broker.cli.top.texts import bars_text, cut, trend_text
-from magnetar.broker.cli.top.top_command import top_target
+from magnetar.broker.cli.top.top_command import _read_all, top_target
 from magnetar.broker.console.admin_api import AdminApi, AdminError, Query
 from magnetar.broker.console.source import Source
 
@@ -44,8 +45,9 @@ BILLING = subscription(
     history={"msgBacklog": [10, 20, 30]},
 )
 STOCK = subscription("stock\x1b[2J", 600, msgBacklogTrend=-10.0, msgRateOut=20.0)
+SUBSCRIPTIONS = "subscriptions-index?sort=msgBacklog&order=desc&limit=100&points=8&partial=True"
 CLUSTER: dict[str, Any] = {
-    "namespaces-index": {
+    "namespaces-index?partial=True": {
         "asOf": NOW_MS,
         "namespaces": {
             "retail/orders": {
@@ -87,12 +89,12 @@ CLUSTER: dict[str, Any] = {
             {"bookieId": "k5:3181", "state": "readOnly", "error": "no answer"},
         ]
     },
-    "subscriptions-index?sort=msgBacklog&order=desc&limit=100&points=8": {
+    SUBSCRIPTIONS: {
         "total": 31_077,
         "matching": 31_077,
         "subscriptions": [BILLING, STOCK],
     },
-    "subscriptions-index?q=bill&sort=msgBacklogTrend&order=desc&limit=100&points=8": {
+    "subscriptions-index?q=bill&sort=msgBacklogTrend&order=desc&limit=100&points=8&partial=True": {
         "total": 31_077,
         "matching": 1,
         "subscriptions": [BILLING],
@@ -167,6 +169,29 @@ async def test_a_list_is_as_wide_as_the_terminal() -> None:
     assert billing.startswith("◆  billing ")
     assert billing.endswith("1,284,310  3 h 12 min     2      never")
     assert stock.endswith("600           –     2      1 min")
+
+
+async def test_once_waits_until_all_topics_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a broker that has very many; what changes slowly is asked once."""
+    monkeypatch.setattr(top_command, "_AGAIN_S", 0.0)
+    sums, page = "namespaces-index?partial=True", SUBSCRIPTIONS
+    part = {"complete": False, "topicsRead": 2_000, "topicsLoaded": 31_077}
+    cluster = Cluster({**CLUSTER, sums: {"namespaces": {}, **part}})
+    of_now = await read_figures(Source(cluster), VIEWS[0], "msgBacklog", "")
+    assert counts_text(of_now).endswith("31,077, 2,000 of 31,077 topics read")
+
+    class Reading(Cluster):
+        async def call(self, method: str, path: str, *given: Any) -> Any:
+            answer = await super().call(method, path, *given)
+            of_before = self.asked.count(self.asked[-1]) <= 2
+            return answer | part if of_before and self.asked[-1] in (sums, page) else answer
+
+    reading = Reading()
+    figures = await _read_all(Source(reading), VIEWS[0], "")
+    assert figures.is_complete
+    assert figures.sums.backlog == 1_284_910
+    asked = [reading.asked.count(each) for each in (sums, page, "doctor")]
+    assert asked == [3, 3, 1]
 
 
 async def test_names_of_others_keep_the_list_in_its_columns() -> None:
@@ -346,14 +371,14 @@ async def test_the_screen() -> None:
         await settled("4", "space")
         assert "[4 bookies]" in text("#bar")
         assert "paused" in text("#bar")
-        rounds = cluster.asked.count("namespaces-index")
+        rounds = cluster.asked.count("namespaces-index?partial=True")
         app._tick()
         await settled("space")
-        assert cluster.asked.count("namespaces-index") == rounds
+        assert cluster.asked.count("namespaces-index?partial=True") == rounds
         app._tick()
         app._tick()  # the one before still waits for its answer
         await settled()
-        assert cluster.asked.count("namespaces-index") == rounds + 1
+        assert cluster.asked.count("namespaces-index?partial=True") == rounds + 1
 
 
 async def test_why_of_one_subscription_and_of_all() -> None:

@@ -30,6 +30,7 @@ from magnetar.broker.console.index_view import (
 )
 from magnetar.broker.console.pages import PAGES
 from magnetar.broker.console.server import console_app
+from magnetar.broker.console.source import Changes, NamespaceSums, Source
 from magnetar.broker.http.page_answers import PAGE_HEADERS
 from magnetar.broker.http.server.app import create_app
 from magnetar.broker.index import broker_index
@@ -170,9 +171,14 @@ async def test_pages_say_that_topics_are_still_being_read(
         return await stored_topics(namespace)
 
     async def pages(*, are_partial: bool) -> None:
-        for page in ("", "topics", "subscriptions", "namespaces", "ns/public/default"):
+        lists = ("topics", "subscriptions", "namespaces", "ns/public/default")
+        for page in ("", *lists, "find?q=t1", "find?q=nowhere"):
             text = (await client.get(f"/console/{page}")).text
             assert ("Topics are still being read" in text) == are_partial, page
+            assert ("/t1" in text) == (page not in ("", *lists[2:], "find?q=nowhere")), page
+            if page.startswith("find"):
+                assert ("data-live" in text) == ("data-reading" in text) == are_partial
+                assert ("Nothing has this" in text) == ("q=t1" not in page and not are_partial)
             assert "No namespace has" not in text, page
 
     monkeypatch.setattr(broker_index, "_FIRST_ROWS", 1)
@@ -181,6 +187,26 @@ async def test_pages_say_that_topics_are_still_being_read(
     listed.set()
     await broker.service.index.tables()
     await pages(are_partial=False)
+
+
+async def test_pages_name_silent_brokers_and_show_the_rest(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = {"b2:8080": "Broker b2:8080 has not answered in time"}
+
+    async def namespaces(self: Source, *, partial: bool = False) -> NamespaceSums:
+        return NamespaceSums({}, silent=silent)
+
+    async def audit(self: Source) -> Changes:
+        return Changes([], silent)
+
+    monkeypatch.setattr(Source, "namespaces", namespaces)
+    monkeypatch.setattr(Source, "audit", audit)
+    pages = ("", "namespaces", "ns/public/default", "tenant/public", "find?q=a", "audit")
+    for page in pages:
+        text = (await client.get(f"/console/{page}")).text
+        assert text.count("Broker b2:8080 has not answered in time. ") == 1, page
+        assert not re.search("No topics yet|No namespace has|No topic is in", text), page
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from magnetar.bookkeeper.replication.under_replication import UnderReplicationSt
 from magnetar.bookkeeper.service_info import COOKIES_PATH
 from magnetar.broker.doctor import broker_checks, broker_collector, cluster_collector
 from magnetar.broker.doctor.credentials import certificate_facts, server_facts
-from magnetar.broker.doctor.doctor import Doctor
+from magnetar.broker.doctor.doctor import KEPT_S, Doctor
 from magnetar.broker.doctor.findings import Finding, Report
 from magnetar.broker.errors import PersistenceError
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
@@ -40,6 +40,7 @@ from magnetar.bundles.ownership import OWNERS_ROOT
 from magnetar.loadbalance.leader import LEADER_PATH, LeaderBroker
 from magnetar.loadbalance.registry import BROKERS_ROOT
 from magnetar.metadata.errors import SessionLostError
+from magnetar.metadata.loop_turns import LoopTurns
 from tests.certificates import Authority
 from tests.unit.broker.doubles import Broker, message
 from tests.unit.managed_ledger.cluster import eventually
@@ -425,10 +426,10 @@ async def test_many_who_ask_cost_one_look(broker: Broker, monkeypatch: pytest.Mo
     looks = 0
     collect = broker_collector.collect_topics
 
-    async def counted(service: Any) -> Any:
+    async def counted(*args: Any) -> Any:
         nonlocal looks
         looks += 1
-        return await collect(service)
+        return await collect(*args)
 
     monkeypatch.setattr(broker_collector, "collect_topics", counted)
     doctor = Doctor(broker.service)
@@ -439,3 +440,16 @@ async def test_many_who_ask_cost_one_look(broker: Broker, monkeypatch: pytest.Mo
     await doctor.broker_report()
     assert looks == 1
     assert reports[0] is reports[2]
+
+
+async def test_a_long_walk_is_not_walked_again_soon(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    doctor = Doctor(broker.service)
+    await doctor.broker_report()
+    assert doctor._broker.kept_s == KEPT_S
+    for took_s, kept_s in ((0.25, 25.0), (60.0, 60.0)):
+        monkeypatch.setattr(LoopTurns, "used_s", took_s)
+        doctor = Doctor(broker.service)
+        await doctor.broker_report()
+        assert doctor._broker.kept_s == kept_s
