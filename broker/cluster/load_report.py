@@ -14,7 +14,6 @@ import psutil
 
 from magnetar.broker.advertised_listeners import parse_listeners
 from magnetar.broker.cgroup import cores_max, memory_bytes_max
-from magnetar.broker.cluster.bundle_load import loads_by_bundle
 
 if TYPE_CHECKING:
     from magnetar.broker.service.broker_service import BrokerService
@@ -107,8 +106,8 @@ def _net_kbits_max() -> float:
 
 
 async def load_report(service: BrokerService, usage: HostUsage, version: str) -> dict[str, Any]:
-    """LocalBrokerData of now."""
-    bundles = await loads_by_bundle(service)
+    """LocalBrokerData of now; traffic of very many topics is up to a minute old."""
+    bundles = await service.loads.get()
     host = usage.sample()
     cache = service.ledgers.cache
 

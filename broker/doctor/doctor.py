@@ -6,11 +6,12 @@ A thin shell: ``*_collector.py`` collect facts, the checks are pure functions of
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
+from magnetar.broker.cluster.latest_result import LatestResult, kept_s
 from magnetar.broker.doctor.findings import Report, bounded
 from magnetar.broker.errors import STORAGE_ERRORS, BrokerError
 from magnetar.bundles.errors import BundleError
@@ -20,40 +21,10 @@ if TYPE_CHECKING:
     from magnetar.broker.doctor.process_checks import ProcessFacts
     from magnetar.broker.service.broker_service import BrokerService
 
-T = TypeVar("T")
-
 KEPT_S: Final = 5.0
-"""An answer is given again for so long at least: a page that many look at costs one look."""
-_SHARE: Final = 100
-"""And for so many times what the walk over the topics took, at most ``_KEPT_MAX_S``."""
-_KEPT_MAX_S: Final = 60.0
+"""An answer is given again for so long at least: a page that many look at costs one look. Of very
+many topics: see ``kept_s``."""
 _ERRORS: Final = (*STORAGE_ERRORS, BrokerError, BundleError)
-
-
-class _Latest(Generic[T]):
-    """The last result of something; all who ask while it is made share it."""
-
-    def __init__(self, make: Callable[[], Awaitable[T]]) -> None:
-        self._make = make
-        self.kept_s = KEPT_S
-        self._task: asyncio.Task[T] | None = None
-        self._until_s = 0.0
-
-    async def get(self) -> T:
-        loop = asyncio.get_running_loop()
-        if self._task is None or (self._task.done() and loop.time() >= self._until_s):
-            self._task = loop.create_task(self._run())
-        # Whoever goes away doesn't take it from the others.
-        return await asyncio.shield(self._task)
-
-    async def _run(self) -> T:
-        result = await self._make()
-        self._until_s = asyncio.get_running_loop().time() + self.kept_s
-        return result
-
-    def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
 
 
 class Doctor:
@@ -61,8 +32,8 @@ class Doctor:
 
     def __init__(self, service: BrokerService) -> None:
         self._service = service
-        self._broker = _Latest(self._examine_broker)
-        self._cluster = _Latest(self._examine_cluster)
+        self._broker = LatestResult(self._examine_broker, KEPT_S)
+        self._cluster = LatestResult(self._examine_cluster, KEPT_S)
         self.processes: Callable[[], Sequence[ProcessFacts]] | None = None
         """Those that one command started with this one; raises OSError, ValueError. None: this one
         was started by itself."""
@@ -108,7 +79,7 @@ class Doctor:
         with report.part(f"{self._service.broker_id}, topics", *_ERRORS):
             turns = LoopTurns()
             facts = await collect_topics(self._service, turns)
-            self._broker.kept_s = min(max(KEPT_S, _SHARE * turns.used_s), _KEPT_MAX_S)
+            self._broker.kept_s = max(KEPT_S, kept_s(turns.used_s))
             report.findings += check_topics(facts)
             if facts.unlisted:
                 report.not_looked_at.append(

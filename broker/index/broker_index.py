@@ -167,6 +167,7 @@ class IndexTables:
         self.begun: asyncio.Future[None] = service.loop.create_future()
         """Done when there is something to show: many topics, or all of them."""
         self.opened: asyncio.Future[None] = service.loop.create_future()
+        self._sums: tuple[tuple[int, int], dict[str, Row]] | None = None
         self._pages: dict[tuple[int, int, PageQuery], asyncio.Task[PageAnswer]] = {}
 
     @property
@@ -542,7 +543,10 @@ class IndexTables:
         return {**row, "catchUpSeconds": catch_up_seconds(row)}
 
     async def sums(self, sight: Sight | None = None, place_max: int = UNLOADED) -> dict[str, Row]:
-        """Figures of each namespace."""
+        """Figures of each namespace; the same for all who see everything while nothing changes."""
+        key = self.topics.version, place_max
+        if sight is None and self._sums is not None and self._sums[0] == key:
+            return self._sums[1]
         scan = SumScan(self.topics, GREATEST, sight, place_max)
         await _run(scan)
         answer: dict[str, Row] = {}
@@ -552,6 +556,8 @@ class IndexTables:
                 field: shown(field, figure)
                 for field, figure in zip(TOPIC_FIELDS, figures, strict=True)
             }
+        if sight is None:
+            self._sums = key, answer
         return answer
 
 

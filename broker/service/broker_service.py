@@ -15,6 +15,7 @@ from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.loop_stalls import LoopStalls
 from magnetar.broker.advertised_listeners import address_of, parse_listeners
 from magnetar.broker.cluster.broker_client import BrokerClient
+from magnetar.broker.cluster.bundle_load import BundleLoads
 from magnetar.broker.cluster.cluster_members import ClusterMembers
 from magnetar.broker.cluster.load_report import HostUsage
 from magnetar.broker.compaction.compaction_places import CompactionPlaces
@@ -163,7 +164,7 @@ class BrokerService:
         self.host_usage, self.metrics = HostUsage(), BrokerMetrics()
         # Finds the roles of clients; None: authentication is off, and they have none.
         self.authenticator = _authenticator_of(config)
-        self.readiness, self.doctor = Readiness(self), Doctor(self)
+        self.readiness, self.doctor, self.loads = Readiness(self), Doctor(self), BundleLoads(self)
         self.topics = LoadedTopics()
         """Loaded topics by full name; only the loader changes it."""
         self.policies = PolicyWatcher(store, self.resources, self.topics, config)
@@ -359,6 +360,7 @@ class BrokerService:
         self._periodic_tasks.close()
         self.readiness.close()
         self.doctor.close()
+        self.loads.close()
         self.watchers.close()
         if was_ready and self.sharing is not None:
             await self.sharing.leave()  # what is unloaded from now on goes to others

@@ -35,6 +35,7 @@ _ADMIN: Final = {
 }
 """By the scheme of ``--url``: scheme and port of the admin API; None: the port of the URL."""
 _AGAIN_S: Final = 0.5
+_AGAIN_MAX_S: Final = 4.0
 """Between two questions whether all topics were read."""
 
 
@@ -108,12 +109,13 @@ async def _read_all(source: Source, view: TopView, text: str) -> Figures:
     """
     sort = view.sorts[0] if view.sorts else ""
     figures = await read_figures(source, view, sort, text)
-    done = 0
+    done, again_s = 0, _AGAIN_S
     with progress("topics read", figures.read[1]) as advance:
         while not figures.is_complete:
             advance(figures.read[0] - done)
             done = figures.read[0]
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(again_s)
+            again_s = min(2 * again_s, _AGAIN_MAX_S)  # each question costs as much as a page
             figures = await read_figures(source, view, sort, text, figures.state)
     return figures
 

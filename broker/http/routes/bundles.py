@@ -14,7 +14,6 @@ from magnetar.broker.cluster.broker_client import BrokerCall
 from magnetar.broker.cluster.bundle_load import (
     busiest_bundle,
     fullest_bundle,
-    loads_by_bundle,
     namespace_bundles,
     split_points,
     topics_of_bundle,
@@ -162,7 +161,7 @@ async def _traffic(
     """Bytes a second, in and out, of a namespace's bundles by range."""
 
     async def here() -> dict[str, Any]:
-        return {"lastStats": await loads_by_bundle(service)}
+        return {"lastStats": await service.loads.get()}
 
     call = BrokerCall("GET", "/admin/v2/broker-stats/load-report")
     loads: dict[str, float] = {}

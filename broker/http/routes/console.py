@@ -71,7 +71,11 @@ def _is_served(request: Request) -> bool:
 
 
 async def _console(request: Request) -> Console:
-    """Made by the first request, in a thread: modules and templates take a tenth of a second."""
+    """Made by the first request, in a thread: modules and templates take a tenth of a second.
+
+    Others wait for it meanwhile: a hundred pages that come back at once, as after a restart, had
+    each made one.
+    """
     state = request.app.state
     if getattr(state, "console", None) is None:
         form_key = b""
@@ -79,11 +83,12 @@ async def _console(request: Request) -> Console:
             await state.console_sessions.refresh()
             form_key = state.console_sessions.form_key()
         sessions = state.console_sessions
-        made = await asyncio.to_thread(_made, state.service.config, form_key, sessions)
-        if not form_key:
-            return made
-        if getattr(state, "console", None) is None:  # another request may have been faster
-            state.console = made
+        async with state.console_lock:
+            if getattr(state, "console", None) is None:
+                made = await asyncio.to_thread(_made, state.service.config, form_key, sessions)
+                if not form_key:
+                    return made
+                state.console = made
     return cast("Console", state.console)
 
 

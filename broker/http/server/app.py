@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
@@ -96,6 +97,7 @@ def create_app(service: BrokerService) -> Starlette:
     attach(app, service)
     app.state.http_figures = HttpMetrics()
     app.state.cache_rates = CacheRates()
+    app.state.console_lock = asyncio.Lock()  # while the console is made
     app.state.console_sessions = ConsoleSessions(lambda: service.store, time.time, time.monotonic)
     _add_layers(app, service)
     for module in (

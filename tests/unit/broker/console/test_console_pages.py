@@ -32,6 +32,7 @@ from magnetar.broker.console.pages import PAGES
 from magnetar.broker.console.server import console_app
 from magnetar.broker.console.source import Changes, NamespaceSums, Source
 from magnetar.broker.http.page_answers import PAGE_HEADERS
+from magnetar.broker.http.routes import console as console_routes
 from magnetar.broker.http.server.app import create_app
 from magnetar.broker.index import broker_index
 from magnetar.broker.protocol.topic_name import TopicName
@@ -187,6 +188,22 @@ async def test_pages_say_that_topics_are_still_being_read(
     listed.set()
     await broker.service.index.tables()
     await pages(are_partial=False)
+
+
+async def test_pages_that_come_at_once_make_one_console(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a restart of the broker, when each open page fetches itself."""
+    made, make = list[Console](), console_routes._made
+
+    def counted(*given: Any) -> Console:
+        made.append(make(*given))
+        return made[-1]
+
+    monkeypatch.setattr(console_routes, "_made", counted)
+    pages = await asyncio.gather(*(client.get("/console/keys") for _ in range(5)))
+    assert [each.status_code for each in pages] == [200] * 5
+    assert len(made) == 1
 
 
 async def test_pages_name_silent_brokers_and_show_the_rest(
