@@ -367,7 +367,6 @@ def _expression(path: str) -> str:
     return "".join(text + group for text, group in zip(texts, [*groups, ""], strict=True))
 
 
-@functools.cache
 def _environment() -> Environment:
     found = Environment(
         loader=PackageLoader("magnetar.broker.console"),

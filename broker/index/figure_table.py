@@ -21,7 +21,7 @@ LOADED, UNLOADED_HERE, UNLOADED, ELSEWHERE, _FREE = range(5)
 SLICE_ROWS: Final = 1_000
 """Looked at before others get their turn on the loop: half a millisecond."""
 
-_UNKNOWN_ROWS: Final = array("d", [UNKNOWN] * SLICE_ROWS)
+_UNKNOWN_ROWS: Final = (UNKNOWN,) * SLICE_ROWS
 _RUN_ROWS: Final = 16
 """Rows of a namespace that lie together from so many on are added without a look at each."""
 
