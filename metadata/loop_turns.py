@@ -1,12 +1,14 @@
 """Long work in turns of half a millisecond of the event loop; others have theirs in between."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from time import perf_counter, thread_time
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 TURN_S: Final = 0.0005
 _Item = TypeVar("_Item")
+Steps: TypeAlias = Generator[None, None, _Item]
+"""Work with a result that may be long; between two of its steps anything may happen."""
 
 
 class LoopTurns:
@@ -36,6 +38,17 @@ class LoopTurns:
         await asyncio.sleep(0)
         self._begin()
 
+    async def run(self, steps: Steps[_Item]) -> _Item:
+        """The result; between two steps others may have their turn."""
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                found: _Item = done.value
+                return found
+            if self.is_over:
+                await self.next()
+
 
 async def in_turns(
     items: Iterable[_Item], clock: Callable[[], float] = perf_counter
@@ -47,3 +60,18 @@ async def in_turns(
         if clock() >= end_s:
             await asyncio.sleep(0)
             end_s = clock() + TURN_S
+
+
+async def run_in_turns(steps: Steps[_Item]) -> _Item:
+    """The result; between two steps others have their turn when half a millisecond is over."""
+    return await LoopTurns().run(steps)
+
+
+def run_at_once(steps: Steps[_Item]) -> _Item:
+    """The result, in one turn."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            found: _Item = done.value
+            return found

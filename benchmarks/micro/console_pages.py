@@ -1,10 +1,12 @@
-"""How long the console's pages hold the loop: `python -m benchmarks.micro.console_pages [PATH...]`.
+"""How long pages and REST hold the loop: `python -m benchmarks.micro.console_pages [PATH...]`.
 
-A broker over a model bookie in this process has a topic of 500 subscriptions and 1,000 producers,
-one of 1,000 partitions, and 10,000 namespaces (SUBSCRIPTIONS, PRODUCERS, PARTITIONS, NAMESPACES).
-Each page is asked for three times, as a whole and as the middle that it fetches again. Printed is
-the quickest of these: processor time of the longest turn and of all, turns, bytes, and what the
-longest turn ran. The processor's time of the thread counts, so other work of the machine doesn't.
+A broker over a model bookie in this process has a topic of 500 subscriptions, 1,000 producers,
+1,000 consumers of one subscription and a schema of 20 kB, one of 1,000 partitions, and 10,000
+namespaces (SUBSCRIPTIONS, PRODUCERS, CONSUMERS, SCHEMA_BYTES, PARTITIONS, NAMESPACES). Each page is
+asked for three times, as a whole and as the middle that it fetches again; calls of REST as they
+are. Printed is the quickest of these: processor time of the longest turn and of all, turns, bytes,
+and what the longest turn ran. The processor's time of the thread counts, so other work of the
+machine doesn't.
 """
 
 import asyncio
@@ -16,18 +18,26 @@ from asyncio import events
 from typing import Any, Final
 from urllib.parse import unquote
 
+import orjson
+
 from magnetar.broker.console import console
 from magnetar.broker.http.server.app import create_app
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.schema.definition import SchemaDefinition
+from magnetar.broker.schema.registry import SchemaRules
 from tests.unit.broker.doubles import Broker
 
 SUBSCRIPTIONS = int(os.environ.get("SUBSCRIPTIONS", "500"))
 PRODUCERS = int(os.environ.get("PRODUCERS", "1000"))
+CONSUMERS = int(os.environ.get("CONSUMERS", "1000"))
+SCHEMA_BYTES = int(os.environ.get("SCHEMA_BYTES", "20000"))
 PARTITIONS = int(os.environ.get("PARTITIONS", "1000"))
 NAMESPACES = int(os.environ.get("NAMESPACES", "10000"))
-_TIMES: Final = 3
+_TIMES: Final = int(os.environ.get("TIMES", "3"))
 _LONG_MS: Final = 2.0
 _WIDE: Final = "topic/persistent/public/default/wide"
+_ADMIN: Final = "/admin/v2/persistent/public/default/wide"
 _TABS: Final = ("subscriptions", "producers", "messages", "schema", "policies", "storage")
 _PAGES: Final = (
     *(f"/console/{_WIDE}", *(f"/console/{_WIDE}/{tab}" for tab in _TABS)),
@@ -38,6 +48,20 @@ _PAGES: Final = (
     *("/console/ns/public/default/policies", "/console/brokers", "/console/bookies"),
     *("/console/roles", "/console/settings", "/console/schemas", "/console/find?q=service"),
     *("/console/audit", "/console/transactions", "/console/about", "/console/keys"),
+    f"/console/{_WIDE}/subscriptions?open=subscription-of-a-service-0",
+    f"/console/{_WIDE}/subscriptions?open=subscription-of-a-service-0&client=99",
+    *(f"{_ADMIN}/{tail}" for tail in ("stats", "stats?getEarliestTimeInBacklog=true")),
+    *(f"{_ADMIN}/{tail}" for tail in ("internalStats", "internal-info", "backlog", "explain")),
+    *(f"{_ADMIN}/{tail}" for tail in ("explain/publishing", "subscriptions", "permissions")),
+    *(f"{_ADMIN}-parted/{tail}" for tail in ("partitioned-stats", "partitioned-internalStats")),
+    *(f"{_ADMIN}-parted/{tail}" for tail in ("internal-info", "explain", "explain/publishing")),
+    *(f"{_ADMIN}-parted/{tail}" for tail in ("partitions", "subscriptions")),
+    "/admin/v2/schemas/public/default/wide/schema",
+    "/admin/v2/schemas/public/default/wide/schemas",
+    "/admin/v2/persistent/public/default",
+    "/admin/v2/persistent/public/default/partitioned",
+    "/admin/v2/namespaces/public",
+    "/metrics/",
 )
 
 
@@ -103,6 +127,12 @@ async def visit(app: Any, path: str, *headers: tuple[bytes, bytes]) -> tuple[int
     return status, size
 
 
+def definition() -> SchemaDefinition:
+    doc = {"type": "long", "doc": "What the field means to whoever reads it. " * 3}
+    fields = [{"name": f"field{number}", **doc} for number in range(SCHEMA_BYTES // 180)]
+    return SchemaDefinition("AVRO", orjson.dumps({"type": "record", "name": "R", "fields": fields}))
+
+
 async def fill(broker: Broker) -> None:
     service = broker.service
     topic = await service.loader.load(TopicName.parse("wide"), create=True)
@@ -113,6 +143,15 @@ async def fill(broker: Broker) -> None:
     for number in range(1, PRODUCERS + 1):
         name = f"producer-of-a-service-{number}"
         await peer.produce(topic.full_name, producer_name=name, producer_id=number)
+    for number in range(1, CONSUMERS + 1):
+        command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
+        subscribe = command.subscribe
+        subscribe.topic, subscribe.subscription = topic.full_name, "subscription-of-a-service-0"
+        subscribe.subType, subscribe.consumer_id = pb.CommandSubscribe.Shared, number
+        subscribe.consumer_name, subscribe.request_id = f"consumer-of-a-service-{number}", number
+        peer.send(command)
+        await peer.receive_one()
+    await service.schemas.register(TopicName.parse("wide"), definition(), SchemaRules())
     await service.resources.create_partitioned(TopicName.parse("wide-parted"), PARTITIONS)
     for number in range(PARTITIONS):
         await service.loader.load(TopicName.parse(f"wide-parted-partition-{number}"), create=True)

@@ -18,7 +18,7 @@ from magnetar.bundles.splitting import (
     halve_range,
     halve_topics,
 )
-from magnetar.metadata.loop_turns import LoopTurns, in_turns
+from magnetar.metadata.loop_turns import LoopTurns, Steps, in_turns, run_in_turns
 
 if TYPE_CHECKING:
     from magnetar.broker.service.broker_service import BrokerService
@@ -79,7 +79,7 @@ async def split_points(
         loaded = in_turns(service.topics.of_namespace(namespace))
         return divide_load(
             bundle,
-            [load async for topic in loaded if (load := _load_of(topic)).hash in bundle],
+            [load async for topic in loaded if (load := await _load_of(topic)).hash in bundle],
             config.load_balancer_namespace_bundle_max_msg_rate,
             config.load_balancer_namespace_bundle_max_bandwidth_mbytes * 1024 * 1024,
             config.flow_or_qps_difference_threshold_percentage / 100,
@@ -95,7 +95,7 @@ async def split_points(
 
 async def loads_by_bundle(
     service: BrokerService,
-    look: Callable[[Topic], None] | None = None,
+    look: Callable[[Topic], Steps[None]] | None = None,
     turns: LoopTurns | None = None,
 ) -> dict[str, dict[str, Any]]:
     """NamespaceBundleStats of every owned bundle with loaded topics.
@@ -115,12 +115,14 @@ async def loads_by_bundle(
         if (metrics := answer.get(bundle)) is None:
             metrics = answer[bundle] = dict.fromkeys(_FIGURES, 0.0) | dict.fromkeys(_COUNTS, 0)
         if look is not None:
-            look(topic)
-        for name, value in zip(_FIGURES, topic.traffic(), strict=True):
+            await turns.run(look(topic))
+        for name, value in zip(_FIGURES, await turns.run(topic.traffic()), strict=True):
             metrics[name] += value
         metrics["producerCount"] += len(topic.producers)
-        for subscription in topic.subscriptions.values():
+        for subscription in list(topic.subscriptions.values()):
             metrics["consumerCount"] += len(subscription.consumers)
+            if turns.is_over:
+                await turns.next()
         metrics["topics"] += 1
     return answer
 
@@ -145,6 +147,6 @@ class BundleLoads:
         self._latest.close()
 
 
-def _load_of(topic: Topic) -> TopicLoad:
-    rate_in, bytes_in, rate_out, bytes_out = topic.traffic()
+async def _load_of(topic: Topic) -> TopicLoad:
+    rate_in, bytes_in, rate_out, bytes_out = await run_in_turns(topic.traffic())
     return TopicLoad(topic_hash(topic.full_name), rate_in + rate_out, bytes_in + bytes_out)

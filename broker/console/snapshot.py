@@ -35,6 +35,7 @@ from magnetar.broker.protocol.topic_name import (
     InvalidTopicNameError,
     is_system_topic,
 )
+from magnetar.metadata.loop_turns import run_at_once
 
 Row = dict[str, Any]
 
@@ -74,9 +75,8 @@ class SnapshotHistory:
             name = row["topic"]
             row["msgBacklogTrend"] = growths.get(name, 0.0)
             if recording is not None:
-                of_topic = backlogs.get(name, {})
                 figures = [row.get(field) or 0.0 for field in TOPIC_TOTALS]
-                recording.add(name, of_topic, of_topic.values(), figures)
+                run_at_once(recording.add(name, backlogs.get(name, {}), figures))
         if recording is not None:
             recording.end()
         self._at_ms = now_ms

@@ -1,7 +1,7 @@
 """`Dispatcher`: what it needs of consumers, ledgers and cursors, and what it tells its shell."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -351,8 +351,12 @@ class Dispatcher(ABC):
         return found
 
     @abstractmethod
-    def add_stats(self, stats: dict[str, Any], *, with_consumers: bool) -> None:
-        """Fill in what is known here of SubscriptionStats."""
+    def add_stats(self, stats: dict[str, Any], listed: Sequence[ConsumerState]) -> Iterable[None]:
+        """Fill in what is known here of SubscriptionStats, some consumers at a step.
+
+        Args:
+            listed: whose statistics are there; some may have left.
+        """
 
 
 def remaining_messages(words: Sequence[int]) -> int:

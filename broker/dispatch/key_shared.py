@@ -9,7 +9,7 @@ acknowledgments and redelivery are those of Shared; what is added is the slot. I
 - new entries are looked at only while the replay queue is empty.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from pyroaring import BitMap
@@ -299,14 +299,14 @@ class KeySharedDispatcher(SharedDispatcher):
                 return explanation.look_ahead_limit(self._stuck_count, cause)
         return super()._explain_unread()
 
-    def add_stats(self, stats: dict[str, Any], *, with_consumers: bool) -> None:
+    def add_stats(self, stats: dict[str, Any], listed: Sequence[ConsumerState]) -> Iterable[None]:
         """Also which key hashes each consumer owns, and which wait for their former owner."""
-        super().add_stats(stats, with_consumers=with_consumers)
-        if not with_consumers:
+        super().add_stats(stats, listed)
+        if not listed:
             return
         ranges, draining = self.selector.ranges(), self.draining()
         stats["drainingHashesCount"] = len(self._moving)
-        for consumer, metrics in zip(self.consumers, stats["consumers"], strict=True):
+        for consumer, metrics in zip(listed, stats["consumers"], strict=True):
             held = draining.get(consumer, [])
             unacked = sum(entries for _, entries, _ in held)
             stats["drainingHashesUnackedMessages"] += unacked
@@ -319,6 +319,7 @@ class KeySharedDispatcher(SharedDispatcher):
                 for slot, entries, attempts in held[:_HASHES_MAX]
             ]
             metrics["keyHashRangeArrays"] = [list(each) for each in ranges.get(consumer, ())]
+            yield
 
     @property
     def replay_size(self) -> int:

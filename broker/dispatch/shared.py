@@ -12,7 +12,7 @@ Rules: docs/spec/wire-protocol.md, "Shared".
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -589,12 +589,13 @@ class SharedDispatcher(Dispatcher):
             return None
         return explanation.delayed_index_limit(used, limit, self.delayed.next_due_ms())
 
-    def add_stats(self, stats: dict[str, Any], *, with_consumers: bool) -> None:
+    def add_stats(self, stats: dict[str, Any], listed: Sequence[ConsumerState]) -> Iterable[None]:
         stats["blockedSubscriptionOnUnackedMsgs"] = self.blocked or self.waits_for_broker
         stats["unackedMessages"] = self.unacked
         stats["msgInReplay"] = self.replay_size
         stats["msgDelayed"] = self.delayed.count
         stats["delayedMessageIndexSizeInBytes"] = self.delayed.memory_bytes
+        return ()
 
 
 @dataclass(slots=True)

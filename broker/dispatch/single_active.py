@@ -5,7 +5,7 @@ Calls in, effects out; no clock, socket or task. There are no pending entries to
 knows what is acknowledged, and redelivery is a rewind, which sends the rest again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from magnetar.broker.dispatch import explanation
@@ -246,6 +246,7 @@ class SingleActiveDispatcher(Dispatcher):
             return found
         return explanation.with_standby(found, f"Consumer {self.active.label}", others)
 
-    def add_stats(self, stats: dict[str, Any], *, with_consumers: bool) -> None:
+    def add_stats(self, stats: dict[str, Any], listed: Sequence[ConsumerState]) -> Iterable[None]:
         if self.active is not None:
             stats["activeConsumerName"] = self.active.name
+        return ()

@@ -41,6 +41,7 @@ from magnetar.broker.doctor.transaction_checks import (
 )
 from magnetar.broker.listener.file_limit import file_limit
 from magnetar.broker.topic.persistent_topic import PersistentTopic
+from magnetar.metadata.loop_turns import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -130,7 +131,8 @@ class _TopicWalk:
         self._idle_partitions: list[tuple[str, SubscriptionFacts]] = []  # by topic
         self._consumed: set[tuple[str, str]] = set()  # topics with partitions, subscriptions
 
-    def look(self, topic: Topic) -> None:
+    def look(self, topic: Topic) -> Steps[None]:
+        """Note what is wrong with a topic, some subscriptions at a step."""
         name, now_ms = topic.full_name, self._service.clock()
         if topic.fenced and not topic.closing and self._has_room(self.fenced):
             self.fenced[name] = "its storage failed"
@@ -149,10 +151,11 @@ class _TopicWalk:
         if topic.refused_producer is not None:
             served = bool(topic.producers)
             self._note_refusal(name, name, topic.refused_producer, is_served=served)
-        for each in topic.subscriptions.values():
+        for each in list(topic.subscriptions.values()):
             # Statistics cost fifty times as much as the look at a topic without a backlog.
             if each.backlog > 0:
-                found = subscription_facts(name, each.name, each.stats(now_ms))
+                stats = yield from each.stats_steps(now_ms)
+                found = subscription_facts(name, each.name, stats)
                 if found is not None:
                     self._note(each, found)
             if each.refused is not None:
@@ -160,6 +163,7 @@ class _TopicWalk:
                 self._note_refusal(name, label, each.refused, is_served=bool(each.consumers))
             if each.consumers and topic.name.is_partition:
                 self._consumed.add((str(topic.name.base), each.name))
+            yield
 
     def _note_refusal(
         self, topic: str, subject: str, refusal: RefusedClient, *, is_served: bool

@@ -50,7 +50,7 @@ from magnetar.broker.subscription.persistent_subscription import PersistentSubsc
 from magnetar.broker.topic.persistent_topic import PersistentTopic
 from magnetar.broker.topic.topic_stats import find_last_publish_time
 from magnetar.bundles.namespace_bundles import namespace_of
-from magnetar.metadata.loop_turns import LoopTurns
+from magnetar.metadata.loop_turns import LoopTurns, Steps, run_in_turns
 
 if TYPE_CHECKING:
     from magnetar.broker.index.figure_recorder import Recording
@@ -198,7 +198,7 @@ class IndexTables:
             self._loaded(topic.full_name)
             slot = self.topics.slot_of.get(topic.full_name)
             if slot is not None:  # else it is the system's
-                self._look(slot, topic, 0.0, recording)
+                await turns.run(self._look(slot, topic, 0.0, recording))
             self._read += 1
             if turns.is_over:
                 await turns.next()
@@ -303,7 +303,7 @@ class IndexTables:
             if new_only and known[slot] == LOADED:
                 pass
             elif (topic := served.get(full)) is not None:
-                self._look(slot, topic, elapsed_s, recording)
+                await turns.run(self._look(slot, topic, elapsed_s, recording))
             elif full is not None and (full in self._subscriptions_of or full not in self._names):
                 self._unload(slot, full)
             elif self.topics.spaces[slot] in moved:
@@ -325,7 +325,7 @@ class IndexTables:
 
     def _look(
         self, slot: int, topic: Topic, elapsed_s: float, recording: Recording | None = None
-    ) -> None:
+    ) -> Steps[None]:
         full = topic.full_name
         self.topics.move(slot, LOADED)
         known = self._subscriptions_of.get(full)
@@ -334,14 +334,16 @@ class IndexTables:
                 if name not in topic.subscriptions:
                     self._forget(full, name)
             self._subscriptions_of[full] = names
-        backlogs, consumers, oldest, growth = [], 0, UNKNOWN, 0.0
-        for name, subscription in topic.subscriptions.items():
-            backlog, age, grows = self._look_at(full, name, subscription, elapsed_s)
-            backlogs.append(backlog)
+        backlogs, consumers, oldest, growth = dict[str, int](), 0, UNKNOWN, 0.0
+        for name, subscription in list(topic.subscriptions.items()):
+            if self._service.topics.get(full) is not topic:
+                return  # it went meanwhile
+            backlogs[name], age, grows = self._look_at(full, name, subscription, elapsed_s)
             growth += grows
             consumers += len(subscription.consumers)
             oldest = max(oldest, age)
-        figures = topic_figures(topic, backlogs, consumers, oldest, growth)
+            yield
+        figures = yield from topic_figures(topic, backlogs.values(), consumers, oldest, growth)
         self.topics.set(slot, figures)
         if (
             not topic.last_publish_ms
@@ -351,7 +353,7 @@ class IndexTables:
         ):
             self._silent[slot] = topic
         if recording is not None:
-            recording.add(full, names, backlogs, (*figures[:5], figures[_STORED]))
+            yield from recording.add(full, backlogs, (*figures[:5], figures[_STORED]))
 
     def _look_at(
         self, full: str, name: str, subscription: Subscription, elapsed_s: float
@@ -422,7 +424,8 @@ class IndexTables:
                 figure = -float(parse_header(batch.heads[0]).publish_time_ms)
                 self._oldest[slot] = position, figure
                 if self._service.topics.get(key[0]) is subscription.topic:
-                    self._look(self.topics.slot_of[key[0]], subscription.topic, 0.0)
+                    slot = self.topics.slot_of[key[0]]
+                    await run_in_turns(self._look(slot, subscription.topic, 0.0))
 
     async def _read_last(self) -> None:
         """Read when the last message of a topic was published, one after the other."""
@@ -432,7 +435,7 @@ class IndexTables:
             full = topic.full_name
             is_here = self._service.topics.get(full) is topic
             if is_here and topic.last_publish_ms and self.topics.slot_of.get(full) == slot:
-                self._look(slot, topic, 0.0)
+                await run_in_turns(self._look(slot, topic, 0.0))
 
     # --- answers
 

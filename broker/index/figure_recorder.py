@@ -14,10 +14,11 @@ from magnetar.broker.index.history import History, PointDraft
 from magnetar.broker.index.topic_figures import TOPIC_TOTALS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Mapping, Sequence
 
     from magnetar.bookkeeper.metrics import Durations
     from magnetar.broker.topic.topic import Topic
+    from magnetar.metadata.loop_turns import Steps
 
 LATENCIES: Final = ("publishLatencyP50Ms", "publishLatencyP99Ms")
 TOTALS: Final = (*TOPIC_TOTALS, *LATENCIES)
@@ -58,21 +59,25 @@ class Recording:
         self._publish = publish
         self._sums = [0.0] * len(TOPIC_TOTALS)
 
-    def look(self, topic: Topic) -> None:
-        """Add a topic, unless it is the system's."""
+    def look(self, topic: Topic) -> Steps[None]:
+        """Add a topic, unless it is the system's; some subscriptions at a step."""
         if not topic.name.is_system:
-            backlogs = [each.backlog for each in topic.subscriptions.values()]
-            rate_in, bytes_in, rate_out, bytes_out = topic.traffic()
-            figures = rate_in, rate_out, bytes_in, bytes_out, sum(backlogs), topic.stored_bytes
-            self.add(topic.full_name, topic.subscriptions, backlogs, figures)
+            backlogs = dict[str, int]()
+            for name, each in list(topic.subscriptions.items()):
+                backlogs[name] = each.backlog
+                yield
+            rate_in, bytes_in, rate_out, bytes_out = yield from topic.traffic()
+            total = sum(backlogs.values())
+            figures = rate_in, rate_out, bytes_in, bytes_out, total, topic.stored_bytes
+            yield from self.add(topic.full_name, backlogs, figures)
 
     def add(
-        self, full: str, names: Iterable[str], backlogs: Iterable[float], figures: Sequence[float]
-    ) -> None:
+        self, full: str, backlogs: Mapping[str, float], figures: Sequence[float]
+    ) -> Steps[None]:
         """
         Args:
             full: name of the topic.
-            names: of its subscriptions, and their backlogs in the same order.
+            backlogs: of its subscriptions, by their names.
             figures: of the topic, in the order of ``TOPIC_TOTALS``.
         """
         sums = self._sums
@@ -86,8 +91,9 @@ class Recording:
         worth = rate_in + rate_out + backlog / _BACKLOG_S
         self._topics.add(full, (rate_in, rate_out, backlog, stored), worth)
         add = self._subscriptions.add
-        for name, each in zip(names, backlogs, strict=True):
+        for name, each in backlogs.items():
             add((full, name), (each,), each)
+            yield
 
     def end(self) -> None:
         """All topics were added."""

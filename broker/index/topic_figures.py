@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import inf
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from magnetar.broker.index.backlog_trend import catch_up_s
 from magnetar.broker.index.figure_table import UNKNOWN, FigureTable, SlotFilter
 from magnetar.broker.topic.persistent_topic import PersistentTopic
+from magnetar.metadata.loop_turns import Steps
 
 if TYPE_CHECKING:
     from magnetar.broker.subscription.subscription import Subscription
@@ -90,12 +91,18 @@ def catch_up_seconds(row: Mapping[str, float | None]) -> float | None:
 
 
 def topic_figures(
-    topic: Topic, backlogs: list[int], consumer_count: int, oldest: float, growth: float = 0.0
-) -> tuple[float, ...]:
+    topic: Topic,
+    backlogs: Collection[int],
+    consumer_count: int,
+    oldest: float,
+    growth: float = 0.0,
+) -> Steps[tuple[float, ...]]:
     """In the order of ``TOPIC_FIELDS``. ``backlogs``, ``growth``, the sum of the trends, and
     ``oldest``, the greatest of the figures: of its subscriptions."""
-    used = topic.backlog.used(topic.service.clock()) if isinstance(topic, PersistentTopic) else None
-    rate_in, bytes_in, rate_out, bytes_out = topic.traffic()
+    used = None
+    if isinstance(topic, PersistentTopic):
+        used = yield from topic.backlog.used(topic.service.clock())
+    rate_in, bytes_in, rate_out, bytes_out = yield from topic.traffic()
     return (
         rate_in,
         rate_out,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final
 
 _STILL: Final = (0.0, 0.0, 0.0, 0.0)
@@ -36,6 +37,7 @@ class RateSampler:
 _YEAR_9999_MS = 253_402_300_799_999
 
 
+@lru_cache(1024)
 def iso_time(ms: int) -> str:
     """ISO date of a time in milliseconds since 1970, as statistics show it.
 

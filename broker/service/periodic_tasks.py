@@ -87,11 +87,12 @@ class PeriodicTasks:
         recording = self._service.figure_recorder.begin(now_ms)
         turns = LoopTurns()
         for topic in self._service.topics.walk():
-            topic.sample(now_ms)
-            if recording is not None:
-                recording.look(topic)
-            if turns.is_over:
-                await turns.next()
+            for _ in topic.sample_steps(now_ms):
+                if turns.is_over:
+                    await turns.next()
+            for _ in () if recording is None else recording.look(topic):
+                if turns.is_over:
+                    await turns.next()
         if recording is not None:
             recording.end()
         self._sample_took_ms = 1000 * turns.used_s

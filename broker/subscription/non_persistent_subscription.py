@@ -13,6 +13,7 @@ from magnetar.broker.rate_limits.rate_sampler import RateSampler
 from magnetar.broker.subscription.consumer import FAILOVER, Consumer, SubscribeRequest
 from magnetar.broker.subscription.key_shared_policy import hash_of_body
 from magnetar.broker.subscription.subscription import SINGLE_ACTIVE, Subscription
+from magnetar.metadata.loop_turns import Steps
 
 if TYPE_CHECKING:
     from magnetar.broker.topic.topic import Topic
@@ -78,8 +79,8 @@ class NonPersistentSubscription(Subscription):
         """The same a second, between the last two samples."""
         return self._drop_rate.rates[0]
 
-    def sample(self, now_ms: int) -> None:
-        super().sample(now_ms)
+    def sample_steps(self, now_ms: int) -> Steps[None]:
+        yield from super().sample_steps(now_ms)
         self._drop_rate.sample(now_ms, (self.dropped_messages, 0, 0, 0))
 
     def _on_flow(self, consumer: Consumer, permits: int) -> None:
@@ -93,8 +94,8 @@ class NonPersistentSubscription(Subscription):
         dropped = f"{found.message} Messages are dropped meanwhile."
         return replace(found, message=dropped)
 
-    def stats(self, now_ms: int, *, with_consumers: bool = True) -> dict[str, Any]:
-        stats = self.common_stats(with_consumers=with_consumers)
+    def stats_steps(self, now_ms: int, *, with_consumers: bool = True) -> Steps[dict[str, Any]]:
+        stats = yield from self.common_stats(list(self.consumers), with_consumers=with_consumers)
         stats["msgDropRate"] = self.drop_rate
         core = self._core
         if core is not None and core.active is not None:

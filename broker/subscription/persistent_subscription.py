@@ -53,6 +53,7 @@ from magnetar.managed_ledger.empty_containers import NO_ITEMS
 from magnetar.managed_ledger.errors import CursorClosedError, InvalidPositionError
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
+from magnetar.metadata.loop_turns import Steps
 
 if TYPE_CHECKING:
     from magnetar.broker.topic.topic import Topic
@@ -278,8 +279,8 @@ class PersistentSubscription(Subscription):
             self._core.set_limits(self._limits)
             self._dispatcher.set_limiter(limiter)
 
-    def sample(self, now_ms: int) -> None:
-        super().sample(now_ms)
+    def sample_steps(self, now_ms: int) -> Steps[None]:
+        yield from super().sample_steps(now_ms)
         self._rate.sample()
         if self._core is not None:
             self._core.sample(now_ms)
@@ -711,12 +712,13 @@ class PersistentSubscription(Subscription):
     def unacked(self) -> int:
         return 0 if self._core is None else self._core.unacked
 
-    def stats(self, now_ms: int, *, with_consumers: bool = True) -> dict[str, Any]:
-        stats = self.common_stats(with_consumers=with_consumers)
+    def stats_steps(self, now_ms: int, *, with_consumers: bool = True) -> Steps[dict[str, Any]]:
+        consumers = list(self.consumers)
+        stats = yield from self.common_stats(consumers, with_consumers=with_consumers)
         cursor = self.cursor
         backlog = cursor.state.backlog
         if self._core is not None:
-            self._core.add_stats(stats, with_consumers=with_consumers)
+            yield from self._core.add_stats(stats, consumers if with_consumers else ())
         stats["msgBacklog"] = backlog
         # From the mark-delete on, by the mean entry of its ledger: counting exactly would read the
         # index of the log.

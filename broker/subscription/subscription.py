@@ -34,6 +34,7 @@ from magnetar.broker.subscription.consumer import (
 from magnetar.broker.subscription.key_shared_policy import KeySharedPolicy, ranges_of
 from magnetar.managed_ledger.cursor.cursor import Cursor
 from magnetar.managed_ledger.position import Position
+from magnetar.metadata.loop_turns import Steps, run_at_once
 
 if TYPE_CHECKING:
     from magnetar.broker.dispatch.async_dispatcher import AsyncDispatcher
@@ -431,29 +432,49 @@ class Subscription(ABC):
         """Messages pending at all consumers."""
         return 0
 
+    def stats(self, now_ms: int) -> dict[str, Any]:
+        """SubscriptionStats in Pulsar's shape."""
+        return run_at_once(self.stats_steps(now_ms))
+
     @abstractmethod
-    def stats(self, now_ms: int, *, with_consumers: bool = True) -> dict[str, Any]:
-        """SubscriptionStats in Pulsar's shape.
+    def stats_steps(self, now_ms: int, *, with_consumers: bool = True) -> Steps[dict[str, Any]]:
+        """The same, some consumers at a step.
 
         Args:
-            with_consumers: false leaves the list of consumers empty, and with it out what takes
-                time by their number.
+            with_consumers: false leaves the list of consumers empty.
         """
 
     def counters(self) -> Counts:
         """What was done for all consumers that there ever were."""
         return _added(self._gone, self.consumers)
 
-    def sample(self, now_ms: int) -> None:
-        """Take a point of the rates, every ``statsUpdateFrequencyInSecs``."""
-        self.rates.sample(now_ms, self.counters()[:4])
-        for consumer in self.consumers:
+    def sample_steps(self, now_ms: int) -> Steps[None]:
+        """Take a point of the rates, every ``statsUpdateFrequencyInSecs``; some at a step."""
+        counts = self._gone
+        for consumer in list(self.consumers):
+            counts = _added(counts, (consumer,))
             consumer.sample(now_ms)
+            yield
+        self.rates.sample(now_ms, counts[:4])
+        yield
 
-    def common_stats(self, *, with_consumers: bool) -> dict[str, Any]:
-        """The part of the statistics that every subscription has; the rest is 0."""
+    def common_stats(
+        self, consumers: Sequence[Consumer], *, with_consumers: bool
+    ) -> Steps[dict[str, Any]]:
+        """The part of the statistics that every subscription has; the rest is 0.
+
+        Args:
+            consumers: of now.
+        """
         rate_out, throughput, rate_redeliver, rate_ack = self.rates.rates
-        messages, sent_bytes, *_ = self.counters()
+        counts, chunk_rate, shown = self._gone, 0.0, list[dict[str, Any]]()
+        for each in consumers:
+            counts = _added(counts, (each,))
+            chunk_rate += each.chunk_rate
+            if with_consumers:
+                shown.append(each.stats())
+            yield
+        messages, sent_bytes, *_ = counts
         stats: dict[str, Any] = {
             "msgRateOut": rate_out,
             "msgThroughputOut": throughput,
@@ -461,7 +482,7 @@ class Subscription(ABC):
             "msgOutCounter": messages,
             "msgRateRedeliver": rate_redeliver,
             "messageAckRate": rate_ack,
-            "chunkedMessageRate": sum((each.chunk_rate for each in self.consumers), 0.0),
+            "chunkedMessageRate": chunk_rate,
             "msgBacklog": 0,
             "backlogSize": 0,
             "earliestMsgPublishTimeInBacklog": 0,
@@ -478,7 +499,7 @@ class Subscription(ABC):
             "lastConsumedTimestamp": self.last_consumed_ms,
             "lastAckedTimestamp": self.last_acked_ms,
             "lastMarkDeleteAdvancedTimestamp": 0,
-            "consumers": [each.stats() for each in self.consumers] if with_consumers else [],
+            "consumers": shown,
             "isDurable": self.durable,
             "isReplicated": self.replicated,
             "allowOutOfOrderDelivery": False,

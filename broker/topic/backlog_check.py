@@ -31,6 +31,7 @@ from magnetar.broker.topic.backlog_quota import (
     used,
 )
 from magnetar.managed_ledger.position import Position
+from magnetar.metadata.loop_turns import Steps, in_turns, run_at_once, run_in_turns
 
 if TYPE_CHECKING:
     from magnetar.broker.topic.persistent_topic import PersistentTopic
@@ -66,30 +67,35 @@ class BacklogCheck:
             and not subscription.fenced
         ]
 
-    def backlog_bytes(self) -> int:
-        """What the slowest durable subscription has still to acknowledge; 0 without any."""
-        slowest = min((each.cursor.mark_delete for each in self._durable()), default=None)
-        return 0 if slowest is None else self._topic.ledger.bytes_after(slowest)
+    def _slowest(self) -> Steps[PersistentSubscription | None]:
+        """The one that has acknowledged least; the oldest message that waits is one of its own."""
+        slowest, least = None, None
+        for each in self._durable():
+            at = each.cursor.mark_delete, each.name
+            if least is None or at < least:
+                slowest, least = each, at
+            yield
+        return slowest
+
+    def _bytes_behind(self, slowest: PersistentSubscription | None) -> int:
+        return 0 if slowest is None else self._topic.ledger.bytes_after(slowest.cursor.mark_delete)
 
     # --- the oldest message
 
-    def _oldest_position(self) -> tuple[Position, str] | None:
-        return min(
-            (
-                (each.cursor.state.first_unacked(), each.name)
-                for each in self._durable()
-                if each.cursor.state.backlog
-            ),
-            default=None,
-        )
+    def _oldest_position(
+        self, slowest: PersistentSubscription | None
+    ) -> tuple[Position, str] | None:
+        if slowest is None or not slowest.cursor.state.backlog:
+            return None
+        return slowest.cursor.state.first_unacked(), slowest.name
 
-    async def find_oldest(self) -> OldestMessage | None:
+    async def _find_oldest(self, slowest: PersistentSubscription | None) -> OldestMessage | None:
         """The message that waits longest; None: everything is acknowledged.
 
         Raises:
             LedgerError, ManagedLedgerError, MetadataError: it can't be read.
         """
-        if (found := self._oldest_position()) is None:
+        if (found := self._oldest_position(slowest)) is None:
             self._oldest = self._oldest_at = None
         elif found[0] != self._oldest_at:
             batch = await self._topic.ledger.read(found[0], 1, 1)
@@ -102,9 +108,9 @@ class BacklogCheck:
         self._oldest_at = found[0]
         self._oldest = OldestMessage(found[1], parse_header(head).publish_time_ms)
 
-    def _known_oldest(self) -> OldestMessage | None:
+    def _known_oldest(self, slowest: PersistentSubscription | None) -> OldestMessage | None:
         """That of the last check while the oldest entry of now would have to be read."""
-        found = self._oldest_position()
+        found = self._oldest_position(slowest)
         if found is None:
             self._oldest = self._oldest_at = None
         elif found[0] != self._oldest_at:
@@ -113,23 +119,25 @@ class BacklogCheck:
                 self._note(found, head)
         return self._oldest
 
-    def used(self, now_ms: int) -> float | None:
+    def used(self, now_ms: int) -> Steps[float | None]:
         """How much of a quota the backlog takes, see ``backlog_quota.used``; of what is known."""
         quotas, age_s = self._topic.policies.backlog_quotas, None
         if not limits_size(quotas) and not limits_age(quotas):
             return None
-        if limits_age(quotas) and (oldest := self._known_oldest()) is not None:
+        slowest = yield from self._slowest()
+        if limits_age(quotas) and (oldest := self._known_oldest(slowest)) is not None:
             age_s = oldest.age_s(now_ms)
-        return used(quotas, self.backlog_bytes(), age_s)
+        return used(quotas, self._bytes_behind(slowest), age_s)
 
-    def stats(self, now_ms: int) -> dict[str, Any]:
+    def stats(self, now_ms: int) -> Steps[dict[str, Any]]:
         """The fields of TopicStats about quotas and the backlog's age.
 
         The age is that of the last check when the oldest entry of now would have to be read first.
         """
-        quotas, oldest = self._topic.policies.backlog_quotas, self._known_oldest()
+        slowest = yield from self._slowest()
+        quotas, oldest = self._topic.policies.backlog_quotas, self._known_oldest(slowest)
         metrics: dict[str, Any] = {
-            "backlogSize": self.backlog_bytes(),
+            "backlogSize": self._bytes_behind(slowest),
             "backlogQuotaLimitSize": quotas[SIZE].limit_bytes,
             "backlogQuotaLimitTime": quotas[AGE].limit_s,
             "oldestBacklogMessageAgeSeconds": -1 if oldest is None else oldest.age_s(now_ms),
@@ -148,15 +156,14 @@ class BacklogCheck:
         """
         quotas = self._topic.policies.backlog_quotas
         size, age = quotas[SIZE], quotas[AGE]
-        if (
-            limits_size(quotas)
-            and size.action != EVICTION
-            and self.backlog_bytes() >= size.limit_bytes
-        ):
+        of_size = limits_size(quotas) and size.action != EVICTION
+        of_age = limits_age(quotas) and age.action != EVICTION
+        slowest = await run_in_turns(self._slowest()) if of_size or of_age else None
+        if of_size and self._bytes_behind(slowest) >= size.limit_bytes:
             raise _error_of(size)
-        if limits_age(quotas) and age.action != EVICTION:
+        if of_age:
             try:
-                oldest = await self.find_oldest()
+                oldest = await self._find_oldest(slowest)
             except STORAGE_ERRORS as error:
                 logger.warning("%s: age of the backlog unknown: %s", self._topic.name, error)
                 return
@@ -169,17 +176,16 @@ class BacklogCheck:
         quotas = self._topic.policies.backlog_quotas
         if not (limits_size(quotas) or limits_age(quotas)):
             return None
-        oldest, durable = self._oldest, self._durable()
+        oldest, slowest = self._oldest, run_at_once(self._slowest())
         age_s = None if oldest is None else oldest.age_s(self._topic.service.clock())
-        kind = exceeded(quotas, self.backlog_bytes(), age_s)
-        if kind is None or not durable or quotas[kind].action == EVICTION:
+        kind = exceeded(quotas, self._bytes_behind(slowest), age_s)
+        if kind is None or slowest is None or quotas[kind].action == EVICTION:
             return None
-        slowest = min(durable, key=lambda each: each.cursor.mark_delete)
         quota, by_size = quotas[kind], kind == SIZE
         return quota_held(
             kind,
             slowest.name,
-            self.backlog_bytes() if by_size else age_s or 0,
+            self._bytes_behind(slowest) if by_size else age_s or 0,
             quota.limit_bytes if by_size else quota.limit_s,
             is_held=quota.action == HOLD,
             consumers=len(slowest.consumers),
@@ -192,31 +198,35 @@ class BacklogCheck:
             LedgerError, ManagedLedgerError, MetadataError: entries couldn't be read; what doesn't
                 need them is done.
         """
+        slowest = await run_in_turns(self._slowest())
         try:
-            oldest = await self.find_oldest()
+            oldest = await self._find_oldest(slowest)
         except STORAGE_ERRORS:
-            await self._enforce(None, now_ms)
+            await self._enforce(slowest, None, now_ms)
             raise
-        await self._enforce(oldest, now_ms)
+        await self._enforce(slowest, oldest, now_ms)
 
-    async def _enforce(self, oldest: OldestMessage | None, now_ms: int) -> None:
+    async def _enforce(
+        self, slowest: PersistentSubscription | None, oldest: OldestMessage | None, now_ms: int
+    ) -> None:
         quotas = self._topic.policies.backlog_quotas
         age_s = None if oldest is None else oldest.age_s(now_ms)
-        if (kind := exceeded(quotas, self.backlog_bytes(), age_s)) is None:
+        if (kind := exceeded(quotas, self._bytes_behind(slowest), age_s)) is None:
             return
         quota = quotas[kind]
         if quota.action != EVICTION:
             self._topic.dismiss_producers(_error_of(quota))
         elif kind == SIZE:
-            self._evict_bytes(quota.limit_bytes)
+            await self._evict_bytes(quota.limit_bytes)
         else:
             await self._evict_older(now_ms - quota.limit_s * 1000)
 
-    def _evict_bytes(self, limit_bytes: int) -> None:
+    async def _evict_bytes(self, limit_bytes: int) -> None:
         target = self._topic.ledger.position_before_bytes(eviction_target(limit_bytes))
         if target is None:
             return
-        evicted = {each.name: each.evict_upto(target) for each in self._durable()}
+        durable = in_turns(self._durable())
+        evicted = {each.name: each.evict_upto(target) async for each in durable}
         self._report(SIZE, evicted)
 
     async def _evict_older(self, publish_time_ms: int) -> None:

@@ -10,6 +10,7 @@ from magnetar.broker.subscription.non_persistent_subscription import NonPersiste
 from magnetar.broker.subscription.subscription import Subscription
 from magnetar.broker.topic.topic import Topic
 from magnetar.managed_ledger.position import LATEST, Position
+from magnetar.metadata.loop_turns import Steps
 
 
 class NonPersistentTopic(Topic):
@@ -50,10 +51,10 @@ class NonPersistentTopic(Topic):
         self.subscriptions[name] = subscription
         return subscription
 
-    def storage_stats(self) -> dict[str, Any]:
+    def storage_stats(self) -> Steps[dict[str, Any]]:
         rates = (
             subscription.drop_rate
             for subscription in self.subscriptions.values()
             if isinstance(subscription, NonPersistentSubscription)
         )
-        return {**super().storage_stats(), "msgDropRate": sum(rates, 0.0)}
+        return {**(yield from super().storage_stats()), "msgDropRate": sum(rates, 0.0)}

@@ -60,6 +60,7 @@ from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.orphan_ledgers import COMPACTION_CURSOR
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 from magnetar.metadata.errors import ValueTooLargeError
+from magnetar.metadata.loop_turns import Steps
 
 if TYPE_CHECKING:
     from magnetar.broker.service.broker_service import BrokerService
@@ -727,9 +728,10 @@ class PersistentTopic(Topic):
     def stored_bytes(self) -> int:
         return self.ledger.total_bytes
 
-    def storage_stats(self) -> dict[str, Any]:
+    def storage_stats(self) -> Steps[dict[str, Any]]:
+        backlog = yield from self.backlog.stats(self.service.clock())
         return {
-            **super().storage_stats(),
+            **(yield from super().storage_stats()),
             **self._compaction_stats(),
             **({} if self.transactions is None else self.transactions.stats()),
             "storageSize": self.stored_bytes,
@@ -737,7 +739,7 @@ class PersistentTopic(Topic):
             if self.deduplication is None
             else self.deduplication.status,
             **self._offload_stats(),
-            **self.backlog.stats(self.service.clock()),
+            **backlog,
         }
 
     def _compaction_stats(self) -> dict[str, Any]:

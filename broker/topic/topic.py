@@ -51,11 +51,12 @@ from magnetar.broker.subscription.consumer import (
     SubscribeRequest,
 )
 from magnetar.broker.subscription.subscription import Subscription
-from magnetar.broker.topic.topic_stats import topic_stats, topic_stats_in_turns
+from magnetar.broker.topic.topic_stats import topic_stats
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.bundles.lookup import BrokerLookup
 from magnetar.managed_ledger.orphan_ledgers import COMPACTION_CURSOR
 from magnetar.managed_ledger.position import LATEST, Position
+from magnetar.metadata.loop_turns import Steps, run_at_once, run_in_turns
 
 if TYPE_CHECKING:
     from magnetar.broker.service.broker_service import BrokerService
@@ -610,43 +611,47 @@ class Topic(ABC):
             return producers_queued(name, len(self.registry.waiting))
         return None if self.producers else no_producer()
 
-    def sample(self, now_ms: int) -> None:
-        """Take a point for the rates of the topic and its producers."""
+    def sample_steps(self, now_ms: int) -> Steps[None]:
+        """Take a point for the rates of the topic and its clients, some at a step."""
         self.rates.sample(
             now_ms, (self.entries_in, self.messages_in, self.bytes_in, self.chunks_in)
         )
-        for producer in self.registry:
+        for producer in list(self.registry):
             producer.sample(now_ms)
+            yield
         self.rate_limits.sample()
-        for subscription in self.subscriptions.values():
-            subscription.sample(now_ms)
+        for subscription in list(self.subscriptions.values()):
+            yield from subscription.sample_steps(now_ms)
 
     @property
     def stored_bytes(self) -> int:
         """Of all existing entries."""
         return 0
 
-    def storage_stats(self) -> dict[str, Any]:
+    def storage_stats(self) -> Steps[dict[str, Any]]:
         """The fields that only some topics fill."""
+        yield
         return {"publishRateLimitedTimes": self.rate_limits.publish_limited_times}
 
-    def traffic(self) -> tuple[float, float, float, float]:
+    def traffic(self) -> Steps[tuple[float, float, float, float]]:
         """A second, of the last sample: messages and bytes in, messages and bytes out."""
         _, rate_in, bytes_in, _ = self.rates.rates
         rate_out = bytes_out = 0.0
-        for subscription in self.subscriptions.values():
+        for number, subscription in enumerate(list(self.subscriptions.values()), 1):
             rates = subscription.rates.rates
             rate_out += rates[0]
             bytes_out += rates[1]
+            if number % 64 == 0:
+                yield
         return rate_in, bytes_in, rate_out, bytes_out
 
     def stats(self) -> dict[str, Any]:
         """TopicStats in Pulsar's shape."""
-        return topic_stats(self)
+        return run_at_once(topic_stats(self))
 
     async def stats_in_turns(self) -> dict[str, Any]:
         """The same, which may have thousands of subscriptions: others have their turns."""
-        return await topic_stats_in_turns(self)
+        return await run_in_turns(topic_stats(self))
 
 
 def _check_subscription_name(name: str) -> None:

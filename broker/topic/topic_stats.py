@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from magnetar.bookkeeper.errors import LedgerError
 from magnetar.broker.compaction.compaction_figures import CompactionFigures
 from magnetar.broker.protocol.entry_header import parse_header
 from magnetar.managed_ledger.errors import ManagedLedgerError
-from magnetar.metadata.loop_turns import in_turns
+from magnetar.metadata.loop_turns import Steps, in_turns
 
 if TYPE_CHECKING:
     from magnetar.broker.topic.persistent_topic import PersistentTopic
@@ -75,24 +74,8 @@ _SUMS = (
 )
 
 
-def topic_stats(topic: Topic) -> dict[str, Any]:
+def topic_stats(topic: Topic) -> Steps[dict[str, Any]]:
     """One page of figures; rates are those of the last sample."""
-    stats: dict[str, Any] = {}
-    for stats in _steps(topic):  # noqa: B007  # the last ones are whole
-        pass
-    return stats
-
-
-async def topic_stats_in_turns(topic: Topic) -> dict[str, Any]:
-    """The same of a topic that may have thousands of subscriptions; others have their turns."""
-    stats: dict[str, Any] = {}
-    async for stats in in_turns(_steps(topic)):  # noqa: B007
-        pass
-    return stats
-
-
-def _steps(topic: Topic) -> Iterator[dict[str, Any]]:
-    """The statistics: so far behind each subscription and producer, and whole at the end."""
     now_ms = topic.service.clock()
     _, messages, size, _ = topic.rates.rates
     stats = empty_topic_stats(topic.service.broker_id)
@@ -100,14 +83,14 @@ def _steps(topic: Topic) -> Iterator[dict[str, Any]]:
     for name, subscription in list(topic.subscriptions.items()):
         if topic.subscriptions.get(name) is not subscription:
             continue  # it was just removed
-        metrics = subscriptions[name] = subscription.stats(now_ms)
+        metrics = subscriptions[name] = yield from subscription.stats_steps(now_ms)
         for field in _SUMS:
             stats[field] += metrics[field]
-        yield stats
+        yield
     producers = stats["publishers"]
     for producer in list(topic.registry.by_name.values()):
         producers.append(producer.stats())
-        yield stats
+        yield
     stats["msgRateIn"] = messages
     stats["msgThroughputIn"] = size
     stats["bytesInCounter"] = topic.bytes_in
@@ -122,8 +105,8 @@ def _steps(topic: Topic) -> Iterator[dict[str, Any]]:
     stats["lastPublishTimeStamp"] = topic.last_publish_ms
     if topic.epoch is not None:
         stats["topicEpoch"] = topic.epoch
-    stats.update(topic.storage_stats())
-    yield stats
+    stats.update((yield from topic.storage_stats()))
+    return stats
 
 
 async def add_earliest_times(topic: PersistentTopic, stats: dict[str, Any]) -> None:
@@ -135,7 +118,7 @@ async def add_earliest_times(topic: PersistentTopic, stats: dict[str, Any]) -> N
         LedgerError, ManagedLedgerError: an entry couldn't be read.
     """
     times: list[int] = []
-    for name, metrics in stats["subscriptions"].items():
+    async for name, metrics in in_turns(stats["subscriptions"].items()):
         metrics["earliestMsgPublishTimeInBacklog"] = -1
         subscription = topic.subscriptions.get(name)
         if subscription is None or subscription.cursor is None or not metrics["msgBacklog"]:

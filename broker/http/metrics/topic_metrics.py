@@ -218,10 +218,10 @@ class TopicMetrics:
         backlog = delayed_bytes = consumers = 0
         messages_out, bytes_out = topic.messages_out_before, topic.bytes_out_before
         rate_out = throughput_out = ack_rate = 0.0
-        for number, (name, subscription) in enumerate(list(topic.subscriptions.items()), 1):
+        for name, subscription in list(topic.subscriptions.items()):
             if topic.subscriptions.get(name) is not subscription:
                 continue  # deleted between two steps
-            stats = subscription.stats(now_ms, with_consumers=False)
+            stats = yield from subscription.stats_steps(now_ms, with_consumers=False)
             backlog += stats["msgBacklog"]
             delayed_bytes += stats["delayedMessageIndexSizeInBytes"]
             consumers += len(subscription.consumers)
@@ -233,10 +233,9 @@ class TopicMetrics:
             self._count_stall(subscription, stats, now_ms)
             if self._topic_level:
                 yield from self._add_subscription(labels, subscription, stats)
-            if number % _BOUND == 0:
-                yield
+            yield
         entries, messages, size, _ = topic.rates.rates
-        stored = topic.storage_stats()
+        stored = yield from topic.storage_stats()
         storage_bytes = stored.get("storageSize", 0)
         ledger = self._ledger_metrics(topic)
         metrics = (

@@ -16,6 +16,7 @@ from magnetar.broker.subscription.consumer import (
     SHARED,
     SubscribeRequest,
 )
+from magnetar.metadata.loop_turns import run_at_once
 from tests.unit.broker.dispatch.builders import Bench, FakeSink, non_persistent, settle
 from tests.unit.broker.dispatch.doubles import head
 from tests.waiting import eventually
@@ -39,7 +40,7 @@ async def test_parts_of_chunked_messages_have_a_rate(sub_type: int) -> None:
     consumer, sink = await bench.consumer(sub_type, permits=10)
     await eventually(lambda: len(sink.got) == 3)
     assert consumer.chunks_out == 2
-    bench.subscription.sample(NOW)
+    run_at_once(bench.subscription.sample_steps(NOW))
     assert consumer.stats()["chunkedMessageRate"] == 0.0  # one point is no rate
     metadata.uuid = "v"
     for number in range(2):
@@ -47,7 +48,7 @@ async def test_parts_of_chunked_messages_have_a_rate(sub_type: int) -> None:
         bench.ledger.append(make_header(metadata))
     bench.subscription.wake()
     await eventually(lambda: len(sink.got) == 5)
-    bench.subscription.sample(NOW + 4000)
+    run_at_once(bench.subscription.sample_steps(NOW + 4000))
     stats = bench.subscription.stats(NOW + 4000)
     assert stats["chunkedMessageRate"] == stats["consumers"][0]["chunkedMessageRate"] == 0.5
 
@@ -60,7 +61,7 @@ async def test_so_have_those_of_topics_without_storage(sub_type: int) -> None:
     subscription.flow(consumer, 10)
     for now_ms in (NOW, NOW + 1000):
         subscription.dispatch([head(flags=each) for each in _CHUNKS] + [head()], [b"x"] * 4)
-        subscription.sample(now_ms)
+        run_at_once(subscription.sample_steps(now_ms))
     assert consumer.messages_out == 8
     assert subscription.stats(NOW)["chunkedMessageRate"] == 3.0
 

@@ -27,6 +27,7 @@ from magnetar.broker.subscription.consumer import (
 )
 from magnetar.broker.subscription.message_explanation import explain_message
 from magnetar.managed_ledger.position import Position
+from magnetar.metadata.loop_turns import run_at_once
 from tests.manual_clock import ManualLoop
 from tests.unit.broker.dispatch.builders import Bench, FakeSink, non_persistent, settle
 from tests.unit.broker.dispatch.doubles import head
@@ -139,7 +140,7 @@ async def test_since_when_a_consumer_has_a_message(sub_type: int) -> None:
     sent_ms, known = bench.service.now_ms, list[int | None]()
     for minute in range(1, 200):
         bench.service.now_ms += 60_000
-        bench.subscription.sample(bench.service.now_ms)
+        run_at_once(bench.subscription.sample_steps(bench.service.now_ms))
         bench.ledger.append()
         bench.subscription.wake()
         await settle(4)

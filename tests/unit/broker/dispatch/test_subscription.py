@@ -17,12 +17,14 @@ from magnetar.broker.subscription import subscription_admin
 from magnetar.broker.subscription.consumer import (
     EXCLUSIVE,
     FAILOVER,
+    KEY_SHARED,
     SHARED,
     Consumer,
     SubscribeRequest,
 )
 from magnetar.broker.subscription.persistent_subscription import start_position
 from magnetar.managed_ledger.position import EARLIEST, LATEST
+from magnetar.metadata.loop_turns import run_at_once
 from tests.unit.broker.dispatch.builders import Bench, FakeSink, non_persistent, settle
 from tests.unit.broker.dispatch.doubles import head
 from tests.waiting import eventually
@@ -418,6 +420,25 @@ async def test_statistics_have_pulsars_fields() -> None:
     assert bench.subscription.stats(0)["msgOutCounter"] == 3, "counters outlive consumers"
 
 
+@pytest.mark.parametrize("sub_type", [SHARED, KEY_SHARED, FAILOVER])
+async def test_clients_may_come_and_go_between_the_steps_of_statistics(sub_type: int) -> None:
+    bench = Bench([6])
+    first, _ = await bench.consumer(sub_type, "a", permits=3)
+    leaver, _ = await bench.consumer(sub_type, "b", permits=3)
+    steps = bench.subscription.stats_steps(bench.service.now_ms)
+    sent = bench.subscription.stats(0)["msgOutCounter"]
+    next(steps)
+    bench.subscription.remove_consumer(leaver)
+    await bench.consumer(sub_type, "c")
+    stats = run_at_once(steps)
+    assert [each["consumerName"] for each in stats["consumers"]] == ["a", "b"]
+    assert stats["msgOutCounter"] == sent, "each counts once"
+    rates = bench.subscription.sample_steps(1_000)
+    next(rates)
+    bench.subscription.remove_consumer(first)
+    run_at_once(rates)
+
+
 # --- where new cursors start
 
 
@@ -452,11 +473,11 @@ async def test_non_persistent_topics_drop_what_nobody_can_take() -> None:
         request = SubscribeRequest(subscription="s", sub_type=SHARED, consumer_name=name)
         consumers.append(await subscription.add_consumer(request, sink))
         subscription.flow(consumers[-1], 30)
-    subscription.sample(1_000)
+    run_at_once(subscription.sample_steps(1_000))
     subscription.dispatch([head()] * 70, [b"x"] * 70)
     assert [consumer.messages_out for consumer in consumers] == [30, 30]
     assert subscription.dropped_messages == 10
-    subscription.sample(6_000)
+    run_at_once(subscription.sample_steps(6_000))
     assert subscription.stats(6_000)["msgDropRate"] == 2.0
     answers: list[BaseException | None] = []
     subscription.acknowledge(consumers[0], [(0, 0)], answers.append)

@@ -6,6 +6,7 @@ from magnetar.broker.protocol.entry_header import FLAG_MARKER
 from magnetar.broker.subscription import subscription_admin as admin
 from magnetar.broker.subscription.consumer import SHARED
 from magnetar.managed_ledger.position import Position
+from magnetar.metadata.loop_turns import run_at_once
 from tests.unit.broker.dispatch.builders import Bench
 from tests.unit.broker.dispatch.doubles import head
 
@@ -90,9 +91,9 @@ async def test_a_long_backlog_is_expired_beside_a_consumer() -> None:
 
 async def test_expiry_up_to_a_position() -> None:
     bench = Bench([3, 2])
-    bench.subscription.sample(1_000)
+    run_at_once(bench.subscription.sample_steps(1_000))
     assert await admin.expire_upto(bench.subscription, (10, 1))
-    bench.subscription.sample(5_000)
+    run_at_once(bench.subscription.sample_steps(5_000))
     assert bench.subscription.stats(5_000)["msgRateExpired"] == 0.5
     assert bench.cursor.mark_delete == (10, 1)
     assert await admin.expire_upto(bench.subscription, (10, 0)), "done before"

@@ -40,7 +40,7 @@ from magnetar.bundles.ownership import OWNERS_ROOT
 from magnetar.loadbalance.leader import LEADER_PATH, LeaderBroker
 from magnetar.loadbalance.registry import BROKERS_ROOT
 from magnetar.metadata.errors import SessionLostError
-from magnetar.metadata.loop_turns import LoopTurns
+from magnetar.metadata.loop_turns import LoopTurns, run_at_once
 from tests.certificates import Authority
 from tests.unit.broker.doubles import Broker, message
 from tests.unit.managed_ledger.cluster import eventually
@@ -126,7 +126,7 @@ async def test_the_oldest_message_stays_while_others_go(broker: Broker) -> None:
         sent = consumer.messages_out
         producer.feed(message(number))
         await eventually(lambda sent=sent: consumer.messages_out > sent)
-        subscription.sample(broker.cluster.now_ms)
+        run_at_once(subscription.sample_steps(broker.cluster.now_ms))
         subscription.acknowledge(consumer, [(0, number + 1)])
     (kept,) = [each for check, each in (await found(broker)).items() if "subscription" in check]
     assert kept.check == "subscription-held-up"

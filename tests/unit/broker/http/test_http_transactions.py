@@ -19,6 +19,7 @@ from magnetar.broker.transaction.async_coordinator import AsyncCoordinator
 from magnetar.broker.transaction.pending_acks import PendingAck
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.managed_ledger.position import EARLIEST
+from magnetar.metadata.loop_turns import run_at_once
 from tests.unit.broker.doubles import Broker
 from tests.unit.broker.http.authorized import client_of
 from tests.unit.broker.topic.test_deduplication import connected, topic_of
@@ -181,7 +182,7 @@ async def test_names_of_subscriptions_survive_the_way_to_another_broker(
 async def test_an_abort_leaves_its_messages_out(client: httpx.AsyncClient, opened: Opened) -> None:
     answer = await client.post("/admin/v3/transactions/abortTransaction/0/0")
     assert answer.status_code == 204
-    assert opened.topic.storage_stats()["abortedTxnCount"] == 1
+    assert run_at_once(opened.topic.storage_stats())["abortedTxnCount"] == 1
     found = await ask(client, "transactionInBufferStats/public/default/t/0/0")
     assert found == {"aborted": True}
     answer = await client.post("/admin/v3/transactions/abortTransaction/0/0")

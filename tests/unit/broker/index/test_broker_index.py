@@ -11,7 +11,7 @@ from magnetar.broker.index.broker_index import IndexTables
 from magnetar.broker.index.figure_table import UNLOADED, UNLOADED_HERE, PageQuery
 from magnetar.broker.index.topic_figures import TOPIC_FIELDS
 from magnetar.broker.protocol.topic_name import TopicName
-from magnetar.broker.topic.topic_stats import add_earliest_times, topic_stats
+from magnetar.broker.topic.topic_stats import add_earliest_times
 from magnetar.bundles.ownership import OWNERS_ROOT
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.metadata.errors import MetadataError
@@ -45,7 +45,7 @@ async def test_rows_are_the_statistics(broker: Broker) -> None:
     topic = await make(broker, "t", subscriptions=2, messages=3)
     await make(broker, "non-persistent://public/default/volatile", subscriptions=0)
     tables = await broker.service.index.tables()
-    stats = topic_stats(topic)
+    stats = topic.stats()
     await add_earliest_times(topic, stats)
     row = (await rows(tables))["t"]
     each = stats["subscriptions"].values()
@@ -120,7 +120,7 @@ async def test_a_topic_near_its_quota_is_found(broker: Broker) -> None:
     await make(broker, "less", messages=1)
     tables = await broker.service.index.tables()
     assert (await rows(tables))["t"]["backlogQuotaUsage"] is None
-    backlog_bytes = topic.backlog.backlog_bytes()
+    backlog_bytes = topic.stats()["backlogSize"]
     for limit, near in ((backlog_bytes * 5 // 4, ["t"]), (backlog_bytes * 5 // 3, [])):
         await limit_backlog(broker, limit)
         await tables.renew()

@@ -23,6 +23,7 @@ from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.managed_ledger_info import DELETING
 from magnetar.managed_ledger.stored_info import read_stored
 from magnetar.metadata.errors import MetadataWriteError
+from magnetar.metadata.loop_turns import run_at_once
 from tests.unit.broker.doubles import Broker, Client, message
 from tests.unit.managed_ledger.cluster import eventually
 
@@ -256,11 +257,11 @@ async def test_statistics_have_rates_of_the_last_sample(broker: Broker) -> None:
     client = await ready(broker)
     await client.produce(producer_name="me")
     topic = broker.service.topics[PREFIX + "t"]
-    topic.sample(broker.cluster.now_ms)
+    run_at_once(topic.sample_steps(broker.cluster.now_ms))
     client.feed(b"".join(message(n, b"x" * 100) for n in range(10)))
     await client.receive(10)
     broker.cluster.now_ms += 2_000
-    topic.sample(broker.cluster.now_ms)
+    run_at_once(topic.sample_steps(broker.cluster.now_ms))
     stats = topic.stats()
     assert (stats["msgRateIn"], stats["msgInCounter"]) == (5.0, 10)
     (publisher,) = stats["publishers"]

@@ -23,6 +23,7 @@ from magnetar.managed_ledger.append_core import AppendDone
 from magnetar.managed_ledger.entry_batch import Buffer
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST, Position
+from magnetar.metadata.loop_turns import run_at_once
 from tests.unit.broker.doubles import Broker, Client, message, receipts
 from tests.unit.broker.topic.test_deduplication import connected, reload, topic_of
 from tests.unit.broker.topic.test_undecided_appends import cut_off
@@ -131,7 +132,7 @@ async def test_messages_appear_with_the_commit_and_in_the_order_of_the_log(
     await store(client, sent(0), sent(1, 7), sent(2), sent(3, 8), sent(4, 7))
     await consumer.sees(0)
     topic = await topic_of(broker)
-    assert topic.storage_stats()["ongoingTxnCount"] == 2
+    assert run_at_once(topic.storage_stats())["ongoingTxnCount"] == 2
     await end(topic, 8, commit=True)
     await consumer.sees(0)
     await end(topic, 7, commit=True)
@@ -139,7 +140,7 @@ async def test_messages_appear_with_the_commit_and_in_the_order_of_the_log(
     await store(client, sent(5, 9), sent(6))
     await end(topic, 9, commit=False)
     await consumer.sees(0, 1, 2, 3, 4, 6)
-    stats = topic.storage_stats()
+    stats = run_at_once(topic.storage_stats())
     counts = [stats[f"{what}TxnCount"] for what in ("ongoing", "committed", "aborted")]
     assert counts == [0, 2, 1]
 
@@ -321,7 +322,7 @@ async def test_without_a_transaction_there_is_nothing(broker: Broker) -> None:
     topic = await topic_of(broker)
     assert topic.transactions is None
     assert topic.ledger.properties == {}
-    assert topic.storage_stats()["storageSize"] > 0
+    assert run_at_once(topic.storage_stats())["storageSize"] > 0
 
 
 async def test_the_first_one_waits_until_it_is_stored_that_there_are_some(broker: Broker) -> None:
