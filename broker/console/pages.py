@@ -6,6 +6,7 @@ import asyncio
 import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, replace
+from operator import attrgetter
 from typing import Any, Final
 
 from magnetar.broker.console.about_page import about
@@ -69,6 +70,7 @@ from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.topic_view import (
     ROWS_MAX,
     ClientQuery,
+    Clients,
     partition_rows,
     publishing_row,
     run_of,
@@ -81,8 +83,9 @@ from magnetar.broker.console.transactions_page import (
     transaction,
     transactions,
 )
-from magnetar.broker.console.views import Ask, Panel, Streamed, View, panel
-from magnetar.metadata.loop_turns import in_turns
+from magnetar.broker.console.views import Ask, Panel, Streamed, View, panel, panel_in_turns
+from magnetar.broker.http.streamed_answers import let_go
+from magnetar.metadata.loop_turns import in_turns, run_in_turns
 
 Page = Callable[[Ask], Awaitable[View]]
 Act = Callable[[Ask, Mapping[str, str]], Awaitable[View | str]]
@@ -302,18 +305,17 @@ async def topic(ask: Ask) -> View:
         return View("topic.html", path.local, "topics", content, 404 if is_missing else 200)
     partitions, found = stats.value
     explained, publishing, schema = await asyncio.gather(
-        panel("Explanation", ask.source.explanations(path, found), dict),
-        panel(
-            "Producers",
-            ask.source.publishing(path, found),
-            publishing_row,
-        ),
+        panel("Explanation", _explanations(ask, path, found), dict),
+        panel_in_turns("Producers", ask.source.publishing(path, found), publishing_row),
         panel("Schema", ask.source.schema(path, None), lambda found: found),
     )
-    await asyncio.sleep(0)  # hundreds of subscriptions: a turn of the loop for them alone
-    figures = topic_figures(found, explained.value or {}, _clients_of(ask))
-    partitioned = [row async for row in in_turns(partition_rows(found))]
-    await asyncio.sleep(0)
+    clients = _clients_of(ask)
+    figures = await run_in_turns(topic_figures(found, explained.value or {}, clients))
+    rows = [row async for row in in_turns(partition_rows(found))]
+    rows.sort(key=attrgetter("number"))
+    await run_in_turns(let_go(found))
+    end = clients.first + ROWS_MAX
+    partitioned = Clients(rows[clients.first : end], clients.first, len(rows), len(rows))
     content |= {
         "stats": Panel(figures),
         "explanations": explained,
@@ -323,7 +325,8 @@ async def topic(ask: Ask) -> View:
         "address": ask.address,
         "rows_max": ROWS_MAX,
         "partitions": partitions,
-        "partition_rows": sorted(partitioned, key=lambda row: row.number),
+        "partition_rows": partitioned,
+        "largest": max((row.backlog for row in partitioned.rows), default=0),
         "counts": {
             "subscriptions": figures.subscription_count,
             "producers": figures.producers.total,
@@ -341,6 +344,13 @@ async def topic(ask: Ask) -> View:
     return View("topic.html", path.local, "topics", content, live=0 if tab == "messages" else 5)
 
 
+async def _explanations(ask: Ask, path: TopicPath, stats: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the tabs that show subscriptions. Raises AdminError."""
+    if ask.names.get("tab", "") not in ("", "subscriptions"):
+        return {}
+    return await ask.source.explanations(path, stats)
+
+
 def _clients_of(ask: Ask) -> ClientQuery:
     first = ask.query.get("first", "")
     is_number = first.isascii() and first.isdecimal() and len(first) < 10
@@ -356,7 +366,8 @@ async def _recent(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]:
 async def _storage(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]:
     route = "partitioned-internalStats" if partitions else "internalStats"
     found = asyncio.gather(get(ask.source.api, f"{path.rest}/{route}"), _ledger_infos(ask, path))
-    ledgers = panel("Ledgers", found, lambda both: stored_topics(str(path), *both))
+    first = _clients_of(ask).first
+    ledgers = panel_in_turns("Ledgers", found, lambda both: stored_topics(str(path), first, *both))
     if partitions or path.is_volatile:  # each partition has states of its own
         return {"storage": await ledgers, "runs": (), "buffer": None}
     compaction, offload = (

@@ -73,6 +73,7 @@ from magnetar.broker.schema.definition import SchemaDefinition
 from magnetar.broker.schema.value_errors import ValueCodecError
 from magnetar.broker.schema.values import codec_of, encode_message
 from magnetar.managed_ledger.orphan_ledgers import COMPACTION_CURSOR
+from magnetar.metadata.loop_turns import run_in_turns
 
 if TYPE_CHECKING:
     from magnetar.broker.console.admin_api import AdminApi
@@ -391,17 +392,13 @@ class PulsarSource(Source):
     async def history_of(self, topic: TopicPath) -> dict[str, Any]:
         found = await self._figures()
         name, prefix = str(topic), f"{topic}-partition-"
-        subscriptions: dict[str, list[str]] = {
-            row["topic"]: []
-            for row in found.topics
-            if row["topic"] == name or row["topic"].startswith(prefix)
-        }
-        for row in found.subscriptions:
-            if row["topic"] in subscriptions:
-                subscriptions[row["topic"]].append(row["subscription"])
+        topics = [row["topic"] for row in found.topics]
+        parts = [each for each in topics if each == name or each.startswith(prefix)]
         recorder = self._history.recorder
-        parts = [topic_history(recorder, part, names) for part, names in subscriptions.items()]
-        return merged_partitions(parts or [topic_history(recorder, name, ())])
+        histories = [
+            await run_in_turns(topic_history(recorder, part, ())) for part in parts or [name]
+        ]
+        return await run_in_turns(merged_partitions(histories))
 
     async def watch(self) -> None:
         while True:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import orjson
+
 _LINES_MAX: Final = 2_000
 """Definitions with more are compared as a whole: finding the differences takes their product."""
 _CONTEXT: Final = 3
@@ -43,7 +45,8 @@ def schema_versions(found: Sequence[Mapping[str, Any]]) -> list[ShownSchema]:
 
 def _readable(text: str) -> str:
     try:
-        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+        # A tenth of the time of json's, whose 500 kB are a long turn.
+        return orjson.dumps(orjson.loads(text), option=orjson.OPT_INDENT_2).decode()
     except ValueError:
         return text
 

@@ -15,6 +15,7 @@ from magnetar.broker.console.broker_view import LoadReports
 from magnetar.broker.console.draft import produce_path
 from magnetar.broker.console.formats import segment
 from magnetar.broker.console.topic_view import listed_subscriptions, of_all_partitions
+from magnetar.metadata.loop_turns import run_in_turns
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -279,7 +280,9 @@ class Source:
             AdminError.
         """
         found = await get(self.api, f"{topic.rest}/explain")
-        return of_all_partitions(found) if stats.get("partitions") else dict(found)
+        return (
+            await run_in_turns(of_all_partitions(found)) if stats.get("partitions") else dict(found)
+        )
 
     async def publishing(
         self, topic: TopicPath, stats: Mapping[str, Any]
@@ -426,8 +429,8 @@ class Source:
         return dict(await get(self.api, "history"))
 
     async def history_of(self, topic: TopicPath) -> dict[str, Any]:
-        """See the route ``history`` of a topic. Raises AdminError."""
-        return dict(await get(self.api, f"{topic.rest}/history"))
+        """See the route ``history`` of a topic, without its subscriptions. Raises AdminError."""
+        return dict(await get(self.api, f"{topic.rest}/history", subscriptions=False))
 
     async def watch(self) -> None:
         """Do what has to be done all the time, for a console that runs: nothing here."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -13,6 +13,7 @@ from magnetar.broker.console.kept_order import KeptOrder
 from magnetar.broker.console.views import row_id
 from magnetar.broker.dispatch.explanation import Reason, is_stall
 from magnetar.broker.protocol.topic_name import PARTITION_MARK
+from magnetar.metadata.loop_turns import Steps
 
 if TYPE_CHECKING:
     from magnetar.broker.console.source import Deliveries
@@ -24,6 +25,9 @@ ROWS_MAX: Final = 100
 """Of producers, of a subscription's consumers, and of subscriptions on a page."""
 _OPENED_MAX: Final = 10
 """Subscriptions that a page opens by itself."""
+_SORTED_AT: Final = 256
+_HOLDERS_MAX: Final = 20
+"""Subscriptions that are named as those that keep ledgers."""
 READER_PREFIX: Final = "console-"
 """Of the names of readers' subscriptions, by which a console reads messages."""
 _WARNINGS: Final = frozenset(
@@ -65,7 +69,7 @@ class ClientQuery:
 
 @dataclass(frozen=True, slots=True)
 class Clients(Generic[T]):
-    """Consumers or producers, at most ``ROWS_MAX`` of them."""
+    """Consumers, producers or partitions, at most ``ROWS_MAX`` of them."""
 
     rows: Sequence[T]
     first: int
@@ -182,11 +186,12 @@ class TopicFigures:
 
 def listed_subscriptions(stats: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Of a topic's statistics, without the readers of consoles."""
-    return {
-        name: each
-        for name, each in stats.get("subscriptions", {}).items()
-        if each.get("isDurable", True) or not name.startswith(READER_PREFIX)
-    }
+    found: dict[str, Mapping[str, Any]] = stats.get("subscriptions", {})
+    names = [name for name in found if name.startswith(READER_PREFIX)]
+    readers = {name for name in names if not found[name].get("isDurable", True)}
+    if not readers:  # there are ten thousand, perhaps
+        return found
+    return {name: each for name, each in found.items() if name not in readers}
 
 
 def type_of(subscription: Mapping[str, Any]) -> str:
@@ -197,29 +202,36 @@ def type_of(subscription: Mapping[str, Any]) -> str:
 
 def topic_figures(
     stats: Json, explanations: Mapping[str, Json], query: ClientQuery
-) -> TopicFigures:
+) -> Steps[TopicFigures]:
     """Of ``stats`` or ``partitioned-stats``.
 
     Args:
         explanations: by subscription; without one it has no reason.
     """
     found: Mapping[str, Json] = stats.get("subscriptions", {})
-    fresh = heapq.nsmallest(
-        ROWS_MAX, found, key=lambda name: (-found[name].get("msgBacklog", 0), name)
-    )
+    behind, times_ms, consumers = list[tuple[int, str]](), list[int](), 0
+    for name, each in found.items():
+        _keep_least(behind, (-each.get("msgBacklog", 0), name), ROWS_MAX)
+        if (oldest_ms := _oldest_ms(each)) is not None:
+            times_ms.append(oldest_ms)
+        consumers += len(each.get("consumers", ()))
+        yield
+    fresh = [name for _, name in sorted(behind)[:ROWS_MAX]]
     kept = KeptOrder.of([(name,) for name in fresh]) if query.shown is None else query.shown
     names = [each[0] for each in kept.names if each[0] in found]
     if not kept.names:  # they are too long: those that are among the first still
         names = kept.arranged({row_id(name): name for name in fresh})
     stored = stats.get("storageSize", 0)
-    rows = {
-        name: _subscription(name, found[name], explanations.get(name, {}), query, stored, at)
-        for at, name in enumerate(names)
-    }
-    if query.opened in found and query.opened not in rows:
-        name = query.opened
-        each = explanations.get(name, {})
-        rows[name] = _subscription(name, found[name], each, query, stored, ROWS_MAX)
+    if query.opened in found and query.opened not in names:
+        shown = [*names, *[""] * (ROWS_MAX - len(names)), query.opened]
+    else:
+        shown = names
+    rows = dict[str, SubscriptionRow]()
+    for at, name in enumerate(shown):
+        if name:
+            told = explanations.get(name, {})
+            rows[name] = yield from _subscription(name, found[name], told, query, stored, at)
+    producers = yield from _producers(stats.get("publishers", ()), query)
     quota = stats.get("backlogQuotaLimitSize") or -1
     used = stats.get("backlogSize") or 0
     return TopicFigures(
@@ -229,7 +241,7 @@ def topic_figures(
         bytes_out=stats.get("msgThroughputOut", 0.0),
         stored=stats.get("storageSize", 0),
         offloaded=stats.get("offloadedStorageSize", 0),
-        oldest_ms=min((at for each in found.values() if (at := _oldest_ms(each))), default=None),
+        oldest_ms=min(times_ms, default=None),
         owner=stats.get("ownerBroker") or "",
         quota_bytes=quota if quota > 0 else None,
         quota_percent=100 * used / quota if quota > 0 else None,
@@ -239,8 +251,8 @@ def topic_figures(
             stats.get("committedTxnCount", 0),
             stats.get("abortedTxnCount", 0),
         ),
-        producers=_producers(stats.get("publishers", ()), query),
-        consumers=sum(len(each.get("consumers", ())) for each in found.values()),
+        producers=producers,
+        consumers=consumers,
         subscription_count=len(found),
         subscriptions=[*rows.values()],
         behind=next(
@@ -251,6 +263,14 @@ def topic_figures(
     )
 
 
+def _keep_least(found: list[Any], item: tuple[Any, ...], most: int) -> None:
+    """Add one of very many, of which the least ``most`` are asked for; more may stay, unsorted."""
+    found.append(item)
+    if len(found) % _SORTED_AT == 0:
+        found.sort()
+        del found[most:]
+
+
 def _oldest_ms(subscription: Json) -> int | None:
     oldest_ms: int = subscription.get("earliestMsgPublishTimeInBacklog") or 0
     return oldest_ms if oldest_ms > 0 and subscription.get("msgBacklog") else None
@@ -258,7 +278,7 @@ def _oldest_ms(subscription: Json) -> int | None:
 
 def _subscription(
     name: str, stats: Json, explained: Json, query: ClientQuery, stored: int, at: int
-) -> SubscriptionRow:
+) -> Steps[SubscriptionRow]:
     """
     Args:
         at: its place: one of the first is open by itself if it stands still.
@@ -266,6 +286,7 @@ def _subscription(
     backlog = stats.get("msgBacklog", 0)
     kind = _kind(explained, backlog)
     is_open = name == query.opened or (at < _OPENED_MAX and not query.opened and kind == "e")
+    consumers = yield from _consumers(stats, query, is_open=is_open)
     return SubscriptionRow(
         id=row_id(name),
         name=name,
@@ -284,7 +305,7 @@ def _subscription(
         last_delivery_ms=stats.get("lastConsumedTimestamp", 0),
         is_replicated=bool(stats.get("replicated", stats.get("isReplicated"))),
         properties=stats.get("subscriptionProperties") or {},
-        consumers=_consumers(stats, query, is_open=is_open),
+        consumers=consumers,
         is_open=is_open,
     )
 
@@ -306,23 +327,27 @@ def _kind(explained: Json, backlog: int) -> str:
     return _mark(explained) if backlog else "o"
 
 
-def of_all_partitions(explained: Mapping[str, Mapping[str, Json]]) -> dict[str, dict[str, Any]]:
+def of_all_partitions(
+    explained: Mapping[str, Mapping[str, Json]],
+) -> Steps[dict[str, dict[str, Any]]]:
     """Of each subscription the reason of the partition that is worst off, which is named.
 
     Args:
         explained: by partition and subscription.
     """
     worst: dict[str, dict[str, Any]] = {}
+    consumed = set[str]()
     for partition, subscriptions in explained.items():
         number = partition.rpartition("-partition-")[2]
         for name, each in subscriptions.items():
+            if each["reason"] != Reason.NO_CONSUMER:
+                consumed.add(name)
             if name not in worst or _rank(each) > _rank(worst[name]):
                 worst[name] = {**each, "message": f"Partition {number}: {each['message']}"}
-    for name, each in worst.items():
-        if each["reason"] == Reason.NO_CONSUMER and any(
-            of[name]["reason"] != Reason.NO_CONSUMER for of in explained.values() if name in of
-        ):
-            each["next"] = _PARTITION_IDLE
+            yield
+    for name in consumed:
+        if worst[name]["reason"] == Reason.NO_CONSUMER:
+            worst[name]["next"] = _PARTITION_IDLE
     return worst
 
 
@@ -337,25 +362,24 @@ class PublishingRow:
     next: str
 
 
-def publishing_row(found: Mapping[str, Json]) -> PublishingRow | None:
+def publishing_row(found: Mapping[str, Json]) -> Steps[PublishingRow | None]:
     """The worst of the partitions; None: nothing keeps producers from publishing.
 
     Args:
         found: as ``Source.publishing``.
     """
-    ranks = [*_PUBLISHING_MARKS]
-    told = [
-        (ranks.index(each["reason"]), partition, each)
-        for partition, each in found.items()
-        if each["reason"] in ranks and (each["reason"] != Reason.STORING or _lasts(each))
-    ]
+    ranks, told = [*_PUBLISHING_MARKS], list[tuple[int, str, Json]]()
+    for partition, each in found.items():
+        reason = each["reason"]
+        if reason in ranks and (reason != Reason.STORING or _lasts(each)):
+            told.append((ranks.index(reason), partition, each))
+        yield
     if not told:
         return None
     _, partition, worst = min(told, key=lambda each: each[:2])
     where = f"Partition {partition.rpartition('-partition-')[2]}: " if partition else ""
-    reason = Reason(worst["reason"])
-    mark = _PUBLISHING_MARKS[reason]
-    return PublishingRow(mark, reason, where + worst["message"], worst["next"])
+    mark = _PUBLISHING_MARKS[worst["reason"]]
+    return PublishingRow(mark, worst["reason"], where + worst["message"], worst["next"])
 
 
 def _lasts(storing: Json) -> bool:
@@ -374,36 +398,40 @@ def _mark(explained: Json) -> str:
     return "w" if reason in _WARNINGS else "e"
 
 
-def _consumers(stats: Json, query: ClientQuery, *, is_open: bool) -> Clients[ConsumerRow]:
+def _consumers(stats: Json, query: ClientQuery, *, is_open: bool) -> Steps[Clients[ConsumerRow]]:
     """The active one, and those that hold as many messages as they may, come first."""
     found: Sequence[Json] = stats.get("consumers", ())
     active = stats.get("activeConsumerName") if type_of(stats) == "Failover" else None
     if not is_open:
         return Clients((), 0, len(found), len(found))
-    shown = _matching(found, query.text, "consumerName")
-    shown.sort(
-        key=lambda each: (
-            _is_active(each, active),
-            bool(each.get("blockedConsumerOnUnackedMsgs")),
-        ),
-        reverse=True,
-    )
-    rows = [_consumer(each, active) for each in shown[query.first : query.first + ROWS_MAX]]
-    return Clients(rows, query.first, len(shown), len(found))
+    shown, matching = yield from _matching(found, query, "consumerName", active)
+    rows = [_consumer(each, active) for each in shown]
+    return Clients(rows, query.first, matching, len(found))
 
 
-def _producers(found: Sequence[Json], query: ClientQuery) -> Clients[ProducerRow]:
-    shown = _matching(found, query.text, "producerName")
-    rows = [_producer(each) for each in shown[query.first : query.first + ROWS_MAX]]
-    return Clients(rows, query.first, len(shown), len(found))
+def _producers(found: Sequence[Json], query: ClientQuery) -> Steps[Clients[ProducerRow]]:
+    shown, matching = yield from _matching(found, query, "producerName")
+    return Clients([_producer(each) for each in shown], query.first, matching, len(found))
 
 
-def _matching(found: Sequence[Json], text: str, name: str) -> list[Json]:
-    """By name, so that the same ones stay on a page while others come and go."""
-    key = text.casefold()
-    names = [(each.get(name) or "", each.get("address") or "", each) for each in found]
-    shown = [each for each in names if key in each[0].casefold() or key in each[1].casefold()]
-    return [each for *_, each in sorted(shown, key=lambda each: each[:2])]
+def _matching(
+    found: Sequence[Json], query: ClientQuery, name: str, active: str | None = None
+) -> Steps[tuple[list[Json], int]]:
+    """Those of the page, and how many match.
+
+    The active consumer first, then those that hold as many messages as they may; else by name, so
+    that the same ones stay on a page while others come and go.
+    """
+    key, matching = query.text.casefold(), 0
+    end, some = query.first + ROWS_MAX, list[tuple[bool, bool, str, str, int]]()
+    for at, each in enumerate(found):
+        names = each.get(name) or "", each.get("address") or ""
+        if not key or key in names[0].casefold() or key in names[1].casefold():
+            matching += 1
+            ranks = not _is_active(each, active), not each.get("blockedConsumerOnUnackedMsgs")
+            _keep_least(some, (*ranks, *names, at), end)
+        yield
+    return [found[at] for *_, at in sorted(some)[query.first : end]], matching
 
 
 def _is_active(stats: Json, active: str | None) -> bool:
@@ -494,7 +522,7 @@ class LedgerRow:
     until_ms: int | None
     """When it was closed; None: it is open, or not known."""
     held_by: Sequence[str]
-    """Subscriptions whose mark-delete position is before its last entry."""
+    """Subscriptions whose mark-delete position is before its last entry, of those furthest back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -531,25 +559,32 @@ def run_of(status: Json) -> Run:
     return Run(kind, f"{text}: {error}" if error else text)
 
 
-def stored_topics(topic: str, internal: Json, info: Json) -> list[StoredTopic]:
-    """A topic, or its partitions.
+def stored_topics(
+    topic: str, first: int, internal: Json, info: Json
+) -> Steps[Clients[StoredTopic]]:
+    """A topic, or some of its partitions.
 
     Args:
+        first: how many partitions come before those of the page.
         internal: ``internalStats`` or ``partitioned-internalStats``.
         info: ``internal-info``, which has the times; empty: it isn't known.
     """
     parts = internal.get("partitions")
     if parts is None:
-        return [_stored(topic, internal, info)]
-    infos = info.get("partitions") or {}
-    return [_stored(name, each, infos.get(name) or {}) for name, each in parts.items()]
+        return Clients([(yield from _stored(topic, internal, info))], 0, 1, 1)
+    infos, found = info.get("partitions") or {}, list[StoredTopic]()
+    for name in islice(parts, first, first + ROWS_MAX):
+        found.append((yield from _stored(name, parts[name], infos.get(name) or {})))
+    return Clients(found, first, len(parts), len(parts))
 
 
-def _stored(name: str, internal: Json, info: Json) -> StoredTopic:
-    cursors = {
-        cursor: _position(each.get("markDeletePosition", ""))
-        for cursor, each in internal.get("cursors", {}).items()
-    }
+def _stored(name: str, internal: Json, info: Json) -> Steps[StoredTopic]:
+    furthest = list[tuple[tuple[int, int], str]]()
+    for cursor, each in internal.get("cursors", {}).items():
+        at = _position(each.get("markDeletePosition", ""))
+        _keep_least(furthest, (at, cursor), _HOLDERS_MAX)
+        yield
+    furthest = sorted(furthest)[:_HOLDERS_MAX]
     rows = [
         (each["ledgerId"], each.get("entries", 0), each.get("size", 0), bool(each.get("offloaded")))
         for each in internal.get("ledgers", [])
@@ -562,7 +597,7 @@ def _stored(name: str, internal: Json, info: Json) -> StoredTopic:
         LedgerRow(
             *row,
             *spans.get(row[0], (None, None)),
-            [cursor for cursor, at in cursors.items() if at < (row[0], row[1] - 1)],
+            [cursor for at, cursor in furthest if at < (row[0], row[1] - 1)],
         )
         for row in rows
     ]

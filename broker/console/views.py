@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from urllib.parse import unquote, urlencode
 
 from magnetar.broker.console.admin_api import AdminError
+from magnetar.metadata.loop_turns import Steps, run_in_turns
 
 if TYPE_CHECKING:
     from magnetar.broker.console.source import Source
@@ -53,6 +54,17 @@ async def panel(asked: str, call: Awaitable[R], read: Callable[[R], T]) -> Panel
     except AdminError as error:
         refusal = PanelError(asked, error.status, str(error), error.asked, error.request_id)
         return Panel(error=refusal)
+
+
+async def panel_in_turns(
+    asked: str, call: Awaitable[R], steps: Callable[[R], Steps[T]]
+) -> Panel[T]:
+    """The same of an answer that may be long."""
+
+    async def read() -> T:
+        return await run_in_turns(steps(await call))
+
+    return await panel(asked, read(), lambda found: found)
 
 
 @dataclass(frozen=True, slots=True)

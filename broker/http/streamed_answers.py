@@ -12,7 +12,7 @@ from fastapi import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Scope
 
-from magnetar.metadata.loop_turns import in_turns
+from magnetar.metadata.loop_turns import Steps, in_turns, run_in_turns
 
 _JSON: Final = "application/json"
 IN_PIECES: Final = "gzip_pieces"
@@ -39,7 +39,9 @@ async def long_array(
     Args:
         pieces: of the array, each an array.
     """
-    yield _beginning(fields, name) + b"["
+    async for piece in _beginning(fields, name):
+        yield piece
+    yield b"["
     comma = b""
     async for piece in pieces:
         if len(piece) > 2:
@@ -53,7 +55,9 @@ async def long_object(
     fields: Mapping[str, Any], name: str, parts: Mapping[str, AsyncIterator[bytes] | bytes]
 ) -> AsyncIterator[bytes]:
     """An object with some fields and one object more; ``parts`` are that one's fields, encoded."""
-    yield _beginning(fields, name) + b"{"
+    async for piece in _beginning(fields, name):
+        yield piece
+    yield b"{"
     comma = b""
     async for key, part in in_turns(parts.items()):
         yield comma + orjson.dumps(key) + b":"
@@ -67,8 +71,14 @@ async def long_object(
     yield b"}}"
 
 
-def _beginning(fields: Mapping[str, Any], name: str) -> bytes:
-    return orjson.dumps({**fields, name: None})[: -len(b"null}")]
+async def _beginning(fields: Mapping[str, Any], name: str) -> AsyncIterator[bytes]:
+    """Up to the value of the field that follows."""
+    before = b""
+    async for piece in json_pieces(dict(fields)):
+        if before:
+            yield before
+        before = piece
+    yield before[:-1] + (b"," if fields else b"") + orjson.dumps(name) + b":"
 
 
 async def long_json(request: Request, value: Any) -> Response:
@@ -79,9 +89,29 @@ async def long_json(request: Request, value: Any) -> Response:
     """
     taken: list[Any] | None = request.scope["state"].get(TAKEN)
     if taken is None:
-        return await in_pieces(request, json_pieces(value))
+        return await in_pieces(request, _taken_apart(value))
     taken.append(value)
     return Response()
+
+
+async def _taken_apart(value: Any) -> AsyncIterator[bytes]:
+    async for piece in json_pieces(value):
+        yield piece
+    await run_in_turns(let_go(value))
+
+
+def let_go(value: Any) -> Steps[None]:
+    """Empties the long parts of an answer that nobody else has, which are those of statistics.
+
+    To free 10,000 subscriptions' in one go takes 8 ms.
+    """
+    if not isinstance(value, dict):
+        return
+    for name in ("partitions", "subscriptions", "publishers", "consumers"):
+        part = value.get(name)
+        while part and isinstance(part, dict | list):
+            yield from let_go(part.popitem()[1] if isinstance(part, dict) else part.pop())
+            yield
 
 
 async def json_pieces(value: Any) -> AsyncIterator[bytes]:

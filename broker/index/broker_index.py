@@ -76,6 +76,7 @@ _READS_MAX: Final = 64
 """
 _FIRST_READS_S: Final = 0.5
 """So long the first request waits for them: without, it told the oldest of a few messages."""
+_SUBSCRIPTIONS_A_STEP: Final = 32
 _FIRST_ROWS: Final = 2_000
 """With more of them than that, who takes a part needn't wait for all: 30 ms of a processor."""
 _CACHED_PAGES_MAX: Final = 64
@@ -335,15 +336,18 @@ class IndexTables:
                     self._forget(full, name)
             self._subscriptions_of[full] = names
         backlogs, consumers, oldest, growth = dict[str, int](), 0, UNKNOWN, 0.0
-        for name, subscription in list(topic.subscriptions.items()):
-            if self._service.topics.get(full) is not topic:
-                return  # it went meanwhile
+        for at, (name, subscription) in enumerate(list(topic.subscriptions.items()), 1):
             backlogs[name], age, grows = self._look_at(full, name, subscription, elapsed_s)
             growth += grows
             consumers += len(subscription.consumers)
             oldest = max(oldest, age)
-            yield
+            if at % _SUBSCRIPTIONS_A_STEP == 0:
+                yield
+                if self._service.topics.get(full) is not topic:
+                    return
         figures = yield from topic_figures(topic, backlogs.values(), consumers, oldest, growth)
+        if self._service.topics.get(full) is not topic:
+            return  # it went meanwhile, and its row perhaps
         self.topics.set(slot, figures)
         if (
             not topic.last_publish_ms

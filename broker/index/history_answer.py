@@ -15,6 +15,7 @@ from magnetar.broker.index.figure_recorder import (
     FigureRecorder,
 )
 from magnetar.broker.index.history import SAME_START_MS, History, Series
+from magnetar.metadata.loop_turns import Steps, run_at_once
 
 _ROWS_AT_ONCE: Final = 8
 _OF_TOPICS: Final = ("msgRateIn", "msgBacklog")
@@ -36,14 +37,15 @@ def broker_history(recorder: FigureRecorder, broker: str) -> dict[str, Any]:
     return {**found, "brokers": {broker: {"since": found["since"], **latest}}}
 
 
-def topic_history(recorder: FigureRecorder, topic: str, names: Iterable[str]) -> dict[str, Any]:
+def topic_history(
+    recorder: FigureRecorder, topic: str, names: Iterable[str]
+) -> Steps[dict[str, Any]]:
     """Of a topic and its subscriptions, which have these names."""
-    return {
-        **history_json(recorder.topics, topic),
-        "subscriptions": {
-            name: history_json(recorder.subscriptions, (topic, name)) for name in names
-        },
-    }
+    subscriptions = dict[str, dict[str, Any]]()
+    for name in list(names):
+        subscriptions[name] = history_json(recorder.subscriptions, (topic, name))
+        yield
+    return {**history_json(recorder.topics, topic), "subscriptions": subscriptions}
 
 
 class HistoryScan:
@@ -79,22 +81,24 @@ class HistoryScan:
 def merged_brokers(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Of the cluster; latencies are those of the slowest broker. REQUIRES: an answer."""
     brokers = {name: each for answer in answers for name, each in answer["brokers"].items()}
-    return {**_merged(answers, LATENCIES), "brokers": brokers}
+    return {**run_at_once(_merged(answers, LATENCIES)), "brokers": brokers}
 
 
-def merged_partitions(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Sums of the partitions. REQUIRES: an answer."""
-    names = dict.fromkeys(name for answer in answers for name in answer["subscriptions"])
-    subscriptions = {
-        name: _merged(
-            [each["subscriptions"][name] for each in answers if name in each["subscriptions"]]
-        )
-        for name in names
-    }
-    return {**_merged(answers), "subscriptions": subscriptions}
+def merged_partitions(answers: Sequence[Mapping[str, Any]]) -> Steps[dict[str, Any]]:
+    """Sums of the partitions, which may be ten thousand. REQUIRES: an answer."""
+    by_name, subscriptions = dict[str, list[Mapping[str, Any]]](), dict[str, dict[str, Any]]()
+    for answer in answers:
+        for name, each in answer["subscriptions"].items():
+            by_name.setdefault(name, []).append(each)
+            yield
+    for name, found in by_name.items():
+        subscriptions[name] = yield from _merged(found)
+    return {**(yield from _merged(answers)), "subscriptions": subscriptions}
 
 
-def _merged(answers: Sequence[Mapping[str, Any]], greatest: Collection[str] = ()) -> dict[str, Any]:
+def _merged(
+    answers: Sequence[Mapping[str, Any]], greatest: Collection[str] = ()
+) -> Steps[dict[str, Any]]:
     """Sums, at the times of the answer that has most of them.
 
     The others are what they were at their last point before; before their first one they count
@@ -113,6 +117,7 @@ def _merged(answers: Sequence[Mapping[str, Any]], greatest: Collection[str] = ()
             for at, place in enumerate(places):
                 if place >= 0 and (value := series[place]) is not None:
                     found[at] = value if isnan(found[at]) else add(found[at], value)
+        yield
     return _series_json(Series(times_ms, values))
 
 

@@ -31,6 +31,7 @@ from magnetar.bundles.errors import BundleError
 from magnetar.bundles.lookup import BrokerLookup
 from magnetar.managed_ledger.errors import ManagedLedgerError, ManagedLedgerNotFoundError
 from magnetar.metadata.errors import MetadataError
+from magnetar.metadata.loop_turns import in_turns
 
 if TYPE_CHECKING:
     from magnetar.broker.service.broker_service import BrokerService
@@ -255,10 +256,12 @@ class TopicLoader:
         limit = policies.max_topics
         if limit <= 0 or name.is_system:
             return
+        there = set(self._creating.get(name.namespace, ()))  # some are stored by then
         stored = await self._service.resources.stored_topics(name.namespace)
-        there = {full for full in stored if not is_system_topic(full)}
+        there.update([full async for full in in_turns(stored) if not is_system_topic(full)])
         there |= self._creating.get(name.namespace, set())
-        if len(there - {name.full}) + count > limit:
+        there.discard(name.full)
+        if len(there) + count > limit:
             raise PreconditionFailedError("Exceed maximum number of topics in namespace.")
 
     # --- leaving

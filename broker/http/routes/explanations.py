@@ -4,15 +4,15 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Final, TypeAlias
 
-from fastapi import Query, Response
+from fastapi import Query, Request, Response
 
 from magnetar.broker.dispatch.explanation import publishable
 from magnetar.broker.http.dependencies import Service, SubscriptionName, Topic
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.messaging.rest_consume import parse_message_id_text
-from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
 from magnetar.broker.http.routing.scatter_gather import ScatterGather, Spread
+from magnetar.broker.http.streamed_answers import long_json
 from magnetar.broker.http.topics.topic_access import (
     NOT_FOUND,
     SUBSCRIPTION,
@@ -81,7 +81,7 @@ _MessageId = Annotated[
 
 @routes.get(TOPIC + "/explain", example={"billing": _EXAMPLE}, statuses=_STATUSES)
 async def explain_all(
-    service: Service, topic: Topic, spread: Spread, messageId: _MessageId = None
+    request: Request, service: Service, topic: Topic, spread: Spread, messageId: _MessageId = None
 ) -> Response:
     """Why each subscription delivers nothing now, or what became of a message in each.
 
@@ -95,13 +95,16 @@ async def explain_all(
             async for of, each in in_turns(_subscriptions(found)):
                 answer[of] = (await explain_now(each, publishing)).as_json()
             return answer
-        return {of: await _of_message(each, message) for of, each in _subscriptions(found)}
+        subscriptions = in_turns(_subscriptions(found))
+        return {of: await _of_message(each, message) async for of, each in subscriptions}
 
-    return await _answer(service, topic, spread, messageId, one)
+    return await _answer(request, service, topic, spread, messageId, one)
 
 
 @routes.get(TOPIC + "/explain/publishing", access=Access.LOOKUP_401, example=_PUBLISHING)
-async def explain_publishing(service: Service, topic: Topic, spread: Spread) -> Response:
+async def explain_publishing(
+    request: Request, service: Service, topic: Topic, spread: Spread
+) -> Response:
     """Why nothing is published now, or that nothing keeps producers from it.
 
     Of a partitioned topic: by the name of the partition.
@@ -110,7 +113,7 @@ async def explain_publishing(service: Service, topic: Topic, spread: Spread) -> 
     async def one(name: TopicName, message: _Message | None) -> dict[str, Any]:
         return ((await loaded(service, name)).explain_publishing() or publishable()).as_json()
 
-    return await _answer(service, topic, spread, None, one)
+    return await _answer(request, service, topic, spread, None, one)
 
 
 def _subscriptions(topic: LoadedTopic) -> list[tuple[str, Subscription]]:
@@ -120,6 +123,7 @@ def _subscriptions(topic: LoadedTopic) -> list[tuple[str, Subscription]]:
 
 @routes.get(SUBSCRIPTION + "/explain", example=_EXAMPLE, statuses=_STATUSES)
 async def explain(
+    request: Request,
     service: Service,
     topic: Topic,
     subscription: SubscriptionName,
@@ -140,7 +144,7 @@ async def explain(
         return await _of_message(found, message)
 
     return await _answer(
-        service, topic, spread, messageId, one, no_subscription(subscription, topic)
+        request, service, topic, spread, messageId, one, no_subscription(subscription, topic)
     )
 
 
@@ -150,6 +154,7 @@ async def _of_message(subscription: Subscription, message: _Message) -> dict[str
 
 
 async def _answer(
+    request: Request,
     service: BrokerService,
     topic: TopicName,
     spread: ScatterGather,
@@ -166,15 +171,17 @@ async def _answer(
     if message_id is not None:
         part, message = _parse_id(message_id, topic, count)
         if count is None:
-            return JsonResponse(await one(part, message))
-        return JsonResponse(await spread.of_partition(part, lambda name: one(name, message)))
+            return await long_json(request, await one(part, message))
+        return await long_json(
+            request, await spread.of_partition(part, lambda name: one(name, message))
+        )
     answers = await spread.parts(topic, lambda name: one(name, None))
     if count is None:
-        return JsonResponse(answers.check().by_name()[str(topic)])
+        return await long_json(request, answers.check().by_name()[str(topic)])
     by_name = answers.without(404).check().by_name()
     if missing is not None and not by_name:
         raise missing
-    return JsonResponse(by_name)
+    return await long_json(request, by_name)
 
 
 def _parse_id(text: str, topic: TopicName, count: int | None) -> tuple[TopicName, _Message]:

@@ -5,13 +5,14 @@
 
 from typing import Annotated, Any, Final
 
-from fastapi import Response
+from fastapi import Request, Response
 
 from magnetar.broker.cluster.broker_client import BrokerCall
 from magnetar.broker.http.dependencies import Flag, Service, Topic, flag
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.routing.scatter_gather import Spread
+from magnetar.broker.http.streamed_answers import long_json
 from magnetar.broker.http.topics.topic_access import NOT_FOUND, TOPIC, loaded, not_found
 from magnetar.broker.index.figure_recorder import SUBSCRIPTION_SERIES, TOPIC_SERIES, TOTALS
 from magnetar.broker.index.history_answer import (
@@ -21,6 +22,7 @@ from magnetar.broker.index.history_answer import (
     topic_history,
 )
 from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.metadata.loop_turns import run_in_turns
 
 routes = Routes(tag="index", access=Access.SUPERUSER, mode=RoutingMode.LOCAL)
 
@@ -79,7 +81,13 @@ async def history(
         },
     },
 )
-async def history_of_topic(service: Service, topic: Topic, spread: Spread) -> Response:
+async def history_of_topic(
+    request: Request,
+    service: Service,
+    topic: Topic,
+    spread: Spread,
+    subscriptions: Annotated[str | None, Flag(True, "Also of its subscriptions")] = None,
+) -> Response:
     """What a topic and its subscriptions did in the last five hours.
 
     A point a minute, in the last ten minutes every ten seconds as long as somebody asks for lists
@@ -90,7 +98,10 @@ async def history_of_topic(service: Service, topic: Topic, spread: Spread) -> Re
 
     async def one(name: TopicName) -> dict[str, Any]:
         found = await loaded(service, name)
-        return topic_history(service.figure_recorder, found.full_name, found.subscriptions)
+        names = found.subscriptions if flag(subscriptions, default=True) else ()
+        return await run_in_turns(topic_history(service.figure_recorder, found.full_name, names))
 
     answers = (await spread.parts(topic, one)).found(not_found(topic)).values
-    return JsonResponse(answers[0] if len(answers) == 1 else merged_partitions(answers))
+    if len(answers) == 1:
+        return await long_json(request, answers[0])
+    return await long_json(request, await run_in_turns(merged_partitions(answers)))

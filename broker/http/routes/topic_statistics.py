@@ -45,6 +45,7 @@ from magnetar.broker.topic.topic_stats import (
 )
 from magnetar.managed_ledger.position import EARLIEST
 from magnetar.managed_ledger.stored_info import read_stored
+from magnetar.metadata.loop_turns import in_turns
 
 routes = Routes(
     TOPIC, tag="topics", access=Access.LOOKUP_401, mode=RoutingMode.TOPIC, statuses=NOT_FOUND
@@ -114,7 +115,7 @@ class StatsOptions:
         if not self.publishers:
             stats["publishers"] = []
         if not self.backlog_size or not self.consumers:
-            for subscription in stats["subscriptions"].values():
+            async for subscription in in_turns(stats["subscriptions"].values()):
                 if not self.backlog_size:
                     subscription["backlogSize"] = -1
                 if not self.consumers:
@@ -285,7 +286,7 @@ async def internal_info(request: Request, service: Service, topic: Topic) -> Res
     answers = await each(range(count), lambda n: _stored_info(service, topic.partition(n)))
     parts = {
         str(topic.partition(index)): answer
-        for index, answer in enumerate(answers)
+        async for index, answer in in_turns(enumerate(answers))
         if answer is not None
     }
     return await in_pieces(request, long_object({"version": 0}, "partitions", parts))

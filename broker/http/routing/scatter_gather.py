@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, TypeVar
 from urllib.parse import quote
 
@@ -20,6 +21,7 @@ from magnetar.broker.cluster.broker_client import ANSWER_S, BrokerCall, BrokerEn
 from magnetar.broker.errors import BrokerError, ServiceNotReadyError
 from magnetar.broker.http.errors import ApiError
 from magnetar.bundles.ownership import OWNERS_ROOT
+from magnetar.metadata.loop_turns import in_turns
 
 if TYPE_CHECKING:
     from magnetar.broker.protocol.topic_name import TopicName
@@ -57,41 +59,46 @@ class ScatterResults(Generic[T]):
     """The result of each part."""
 
     def __init__(self, answers: Iterable[PartResult[T]], parts: str) -> None:
-        self._answers, self._parts = list(answers), parts
+        self._found, self._failed = list[PartResult[T]](), list[PartResult[T]]()
+        for answer in answers:
+            (self._found if answer.error is None else self._failed).append(answer)
+        self._parts = parts
 
     def __len__(self) -> int:
-        return len(self._answers)
+        return len(self._found) + len(self._failed)
 
     @property
     def values(self) -> list[T]:
         """Of the parts that didn't fail, in their order."""
-        return [answer.value for answer in self._answers if answer.error is None]
+        return [answer.value for answer in self._found]
 
     def by_name(self) -> dict[str, T]:
         """The same, by the part's name."""
-        return {answer.name: answer.value for answer in self._answers if answer.error is None}
+        return {answer.name: answer.value for answer in self._found}
 
     def failures(self) -> dict[str, str]:
         """Why a part has no value, by its name: for an answer that says so itself."""
-        return {answer.name: str(answer.error) for answer in self._answers if answer.error}
+        return {answer.name: str(answer.error) for answer in self._failed}
 
     def without(self, *statuses: int) -> ScatterResults[T]:
         """Forgets the parts that were refused with one of these: they don't count."""
-        left = [a for a in self._answers if a.error is None or status_of(a.error) not in statuses]
-        return ScatterResults(left, self._parts)
+        left = [a for a in self._failed if a.error and status_of(a.error) not in statuses]
+        if len(left) == len(self._failed):
+            return self
+        return ScatterResults((*self._found, *left), self._parts)
 
     def check(self) -> ScatterResults[T]:
         """Raises the first error; ServiceNotReadyError with all that there is to say, if a broker
         gave no answer.
         """
-        failed = [(each.name, each.error) for each in self._answers if each.error is not None]
+        failed = [(each.name, each.error) for each in self._failed if each.error is not None]
         lost = [(name, error) for name, error in failed if isinstance(error, ServiceNotReadyError)]
         if lost:
             told = "; ".join(f"{name}: {error}" for name, error in lost[:_NAMED_MAX])
             more = f"; and {len(lost) - _NAMED_MAX} more" if len(lost) > _NAMED_MAX else ""
-            done = len(self._answers) - len(failed)
+            done = len(self._found)
             raise ServiceNotReadyError(
-                f"Done for {done} of {len(self._answers)} {self._parts}. {told}{more}"
+                f"Done for {done} of {len(self)} {self._parts}. {told}{more}"
             ) from lost[0][1]
         for _, error in failed:
             raise error
@@ -101,7 +108,7 @@ class ScatterResults(Generic[T]):
         """As ``check``, but 404 of some parts is fine; of all of them: raises ``missing``."""
         left = self.without(404)
         left.check()
-        if not left._answers:
+        if not len(left):
             raise missing
         return left
 
@@ -248,8 +255,8 @@ async def _all(
         except Exception as error:  # ScatterResults tells it, or raises it again
             return PartResult(str(part), error=error)
 
-    found = await each(list(parts), one)
-    return ScatterResults((answer for answer in found if answer.value is not _ABSENT), kind)
+    found = in_turns(await each(parts, one))
+    return ScatterResults([answer async for answer in found if answer.value is not _ABSENT], kind)
 
 
 async def _scatter(request: Request) -> ScatterGather:
@@ -259,10 +266,9 @@ async def _scatter(request: Request) -> ScatterGather:
 Spread = Annotated[ScatterGather, Depends(_scatter)]
 
 
-async def each(items: range | list[Any], ask: Callable[[Any], Awaitable[T]]) -> list[T]:
+async def each(items: Iterable[P], ask: Callable[[P], Awaitable[T]]) -> list[T]:
     """Answers in order, a bounded number of questions under way; the first error is raised."""
-    answers: list[T] = []
-    for start in range(0, len(items), _AT_ONCE):
-        some = items[start : start + _AT_ONCE]
+    answers, left = list[T](), iter(items)
+    while some := tuple(islice(left, _AT_ONCE)):
         answers += await asyncio.gather(*(ask(item) for item in some))
     return answers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from base64 import b64encode
 from contextlib import suppress
 from types import MappingProxyType
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from magnetar.managed_ledger.stored_info import StoredCursor, StoredManagedLedger
     from magnetar.metadata.store import Stat
 
-_CURSORS_AT_ONCE: Final = 32
 _READING_METADATA: Final = "Reading ledger metadata"
 _RANGES_MAX: Final = 1000
 """Runs of acknowledged entries shown; a cursor may have millions."""
@@ -102,10 +100,10 @@ async def log_stats(
     core = None if appends is None else appends.core
     rows = ledger.lists.info.ledgers  # the open one shows zeros, as Pulsar's does
     cursors: dict[str, dict[str, Any]] = {}
-    for number, (name, cursor) in enumerate(list(ledger.cursors.items()), 1):
+    waiting = 0
+    async for name, cursor in in_turns(list(ledger.cursors.items())):
         cursors[name] = _cursor(ledger, cursor, subscriptions.get(name))
-        if number % _CURSORS_AT_ONCE == 0:
-            await asyncio.sleep(0)
+        waiting += cursors[name]["waitingReadOp"]
     answer: dict[str, Any] = {
         "entriesAddedCounter": ledger.entries_added,
         "numberOfEntries": ledger.offsets.entry_count,
@@ -113,7 +111,7 @@ async def log_stats(
         "currentLedgerEntries": 0 if core is None or core.current < 0 else core.next_entry,
         "currentLedgerSize": ledger.written_bytes,
         "lastLedgerCreatedTimestamp": iso_time(0 if appends is None else appends.created_ms),
-        "waitingCursorsCount": sum(x["waitingReadOp"] for x in cursors.values()),
+        "waitingCursorsCount": waiting,
         "pendingAddEntriesCount": 0 if core is None else core.pending_entries,
         "lastConfirmedEntry": format_position(ledger.last_confirmed),
         "state": ledger.state,
@@ -246,9 +244,9 @@ def _metadata_text(found: LedgerMetadata) -> str:
 async def ledger_info(found: StoredManagedLedger) -> AsyncIterator[bytes]:
     """ManagedLedgerInfo."""
     info = found.info
-    cursors: dict[str, orjson.Fragment] = {}
+    cursors: dict[str, dict[str, Any]] = {}
     async for name, cursor in in_turns(found.cursors.items()):
-        cursors[name] = orjson.Fragment(orjson.dumps(_stored_cursor(cursor)))
+        cursors[name] = _stored_cursor(cursor)
     answer: dict[str, Any] = {**_dates(found.stat), "cursors": cursors}
     if info.terminated is not None:
         answer["terminatedPosition"] = position_fields(info.terminated)
@@ -307,28 +305,27 @@ def _dates(stat: Stat) -> dict[str, Any]:
     }
 
 
-def offline_stats(topic: PersistentTopic, now_ms: int) -> AsyncIterator[bytes]:
+async def offline_stats(topic: PersistentTopic, now_ms: int) -> AsyncIterator[bytes]:
     """PersistentOfflineTopicStats, of a topic that is loaded all the same: so it is exact."""
-    ledger, name = topic.ledger, topic.name
-    cursors = {
-        cursor.name: {
-            "cursorBacklog": cursor.state.backlog,
-            "cursorLedgerId": cursor.ledger_position[0],
-        }
-        for cursor in ledger.cursors.values()
-        if cursor.durable
-    }
+    ledger, name, backlog = topic.ledger, topic.name, 0
+    cursors = dict[str, dict[str, int]]()
+    async for cursor in in_turns(list(ledger.cursors.values())):
+        if cursor.durable:
+            of_cursor, cursor_ledger = cursor.state.backlog, cursor.ledger_position[0]
+            cursors[cursor.name] = {"cursorBacklog": of_cursor, "cursorLedgerId": cursor_ledger}
+            backlog += of_cursor
     answer = {
         "storageSize": ledger.total_bytes,
         "totalMessages": ledger.offsets.entry_count,
-        "messageBacklog": sum(x["cursorBacklog"] for x in cursors.values()),
+        "messageBacklog": backlog,
         "brokerName": topic.service.config.advertised_host,
         "topicName": f"{name.namespace}/{name.domain}/{name.local}",
         "cursorDetails": cursors,
         "statGeneratedAt": now_ms,
     }
     details = _pieces(ledger.lists.info.ledgers, _detail)
-    return long_array(answer, "dataLedgerDetails", details)
+    async for piece in long_array(answer, "dataLedgerDetails", details):
+        yield piece
 
 
 def _detail(ledger: LedgerInfo) -> dict[str, Any]:

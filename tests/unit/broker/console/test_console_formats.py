@@ -24,6 +24,7 @@ from magnetar.broker.console.topic_view import (
     stored_topics,
     topic_figures,
 )
+from magnetar.metadata.loop_turns import run_at_once
 
 TEMPLATES = Path(formats.__file__).parent / "templates"
 
@@ -172,13 +173,13 @@ def test_a_subscription_that_stands_still_is_opened_and_first_comes_the_largest_
         "large": {"reason": "noPermits", "message": "m", "next": "n"},
         "done": {"reason": "noConsumer", "message": "m", "next": "n"},
     }
-    rows = topic_figures(stats, explained, ClientQuery()).subscriptions
+    rows = run_at_once(topic_figures(stats, explained, ClientQuery())).subscriptions
     assert [(row.name, row.kind, row.is_open) for row in rows] == [
         ("large", "e", True),
         ("small", "w", False),
         ("done", "n", False),
     ]
-    opened = topic_figures(stats, explained, ClientQuery("small"))
+    opened = run_at_once(topic_figures(stats, explained, ClientQuery("small")))
     assert [row.is_open for row in opened.subscriptions] == [False, True, False]
 
 
@@ -203,7 +204,7 @@ def test_of_many_clients_a_part_is_shown() -> None:
     stats = {"subscriptions": subscriptions, "publishers": producers}
 
     def shown(query: ClientQuery) -> tuple[list[str], int, int]:
-        figures = topic_figures(stats, {}, query)
+        figures = run_at_once(topic_figures(stats, {}, query))
         assert figures.consumers == 1203
         other, found = (each.consumers for each in figures.subscriptions)
         assert (len(other.rows), other.total) == (0, 3)
@@ -220,7 +221,7 @@ def test_of_many_clients_a_part_is_shown() -> None:
         "c-0077",
         *(f"c-{n:04}" for n in range(770, 780)),
     ]
-    found = topic_figures(stats, {}, ClientQuery()).producers
+    found = run_at_once(topic_figures(stats, {}, ClientQuery())).producers
     assert (len(found.rows), found.next) == (ROWS_MAX, 0)
 
 
@@ -228,24 +229,24 @@ def test_of_many_subscriptions_few_open_by_themselves() -> None:
     names = [f"s-{number:04}" for number in range(ROWS_MAX + 2)]
     stats = {"subscriptions": {name: {"msgBacklog": 5} for name in names}}
     explained = {key: {"reason": "noPermits", "message": "m", "next": "n"} for key in names}
-    figures = topic_figures(stats, explained, ClientQuery())
+    figures = run_at_once(topic_figures(stats, explained, ClientQuery()))
     assert [each.name for each in figures.subscriptions] == names[:ROWS_MAX]
     assert [each.name for each in figures.subscriptions if each.is_open] == names[:10]
     assert figures.subscription_count == ROWS_MAX + 2
-    figures = topic_figures(stats, explained, ClientQuery(names[-1]))
+    figures = run_at_once(topic_figures(stats, explained, ClientQuery(names[-1])))
     assert [each.name for each in figures.subscriptions if each.is_open] == names[-1:]
 
 
 def test_rows_of_a_topic_stay_where_they_were() -> None:
     stats = {"subscriptions": {name: {"msgBacklog": number} for number, name in enumerate("abc")}}
-    figures = topic_figures(stats, {}, ClientQuery())
+    figures = run_at_once(topic_figures(stats, {}, ClientQuery()))
     assert ([each.name for each in figures.subscriptions], figures.is_sorted) == (
         ["c", "b", "a"],
         True,
     )
     kept = KeptOrder.parse(figures.order)
     stats["subscriptions"] = {"a": {"msgBacklog": 9}, "c": {"msgBacklog": 1}, "new": {}}
-    figures = topic_figures(stats, {}, ClientQuery(shown=kept))
+    figures = run_at_once(topic_figures(stats, {}, ClientQuery(shown=kept)))
     assert [(each.name, each.backlog) for each in figures.subscriptions] == [("c", 1), ("a", 9)]
     assert figures.behind is not None
     assert (figures.behind.name, figures.is_sorted) == ("a", False)
@@ -257,15 +258,17 @@ def test_of_partitions_the_one_that_is_worst_off_is_told() -> None:
     def explained(reason: str) -> dict[str, str]:
         return {"reason": reason, "message": reason, "next": ""}
 
-    found = of_all_partitions(
-        {
-            "persistent://a/b/t-partition-0": {
-                "s": explained("caughtUp"),
-                "q": explained("pending"),
-            },
-            "persistent://a/b/t-partition-1": {"s": explained("noPermits")},
-            "persistent://a/b/t-partition-2": {"s": explained("noConsumer")},
-        }
+    found = run_at_once(
+        of_all_partitions(
+            {
+                "persistent://a/b/t-partition-0": {
+                    "s": explained("caughtUp"),
+                    "q": explained("pending"),
+                },
+                "persistent://a/b/t-partition-1": {"s": explained("noPermits")},
+                "persistent://a/b/t-partition-2": {"s": explained("noConsumer")},
+            }
+        )
     )
     assert {name: each["message"] for name, each in found.items()} == {
         "s": "Partition 1: noPermits",
@@ -289,7 +292,7 @@ def test_which_subscription_holds_which_ledger() -> None:
             "done": {"markDeletePosition": "3:1"},
         },
     }
-    (found,) = stored_topics("t", internal, {})
+    (found,) = run_at_once(stored_topics("t", 0, internal, {})).rows
     assert [list(each.held_by) for each in found.ledgers] == [
         *(["new"], ["new", "slow"], ["new", "slow", "fast"])
     ]
@@ -310,12 +313,12 @@ def test_from_when_until_when_ledgers_were_written() -> None:
             ({"ledgers": ledgers, "lastLedgerCreatedTimestamp": "1970-01-01T00:00:00Z"}, info),
             ({"partitions": {"t": {"ledgers": ledgers}}}, {"partitions": {"t": info}}),
         ):
-            (found,) = stored_topics("t", internal, infos)
+            (found,) = run_at_once(stored_topics("t", 0, internal, infos)).rows
             assert [(each.from_ms, each.until_ms) for each in found.ledgers] == [
                 *((None, 1_000), (1_000, 2_000), (2_000, None)),
             ]
     internal = {"ledgers": ledgers[2:], "lastLedgerCreatedTimestamp": "1970-01-01T00:00:02.5Z"}
-    (found,) = stored_topics("t", internal, {"ledgers": [of_pulsar]})
+    (found,) = run_at_once(stored_topics("t", 0, internal, {"ledgers": [of_pulsar]})).rows
     assert [(each.from_ms, each.until_ms) for each in found.ledgers] == [(2_500, None)]
 
 
@@ -328,7 +331,7 @@ def test_where_a_subscription_stands_on_the_log(
 ) -> None:
     subscription = {"msgBacklog": backlog, "backlogSize": waiting}
     stats = {"subscriptions": {"s": subscription}, "storageSize": stored}
-    figures = topic_figures(stats, {}, ClientQuery())
+    figures = run_at_once(topic_figures(stats, {}, ClientQuery()))
     assert figures.subscriptions[0].unread == unread
 
 

@@ -26,6 +26,7 @@ from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.topic_view import ClientQuery, topic_figures
 from magnetar.broker.http.server.app import create_app
 from magnetar.broker.index.history_answer import broker_history
+from magnetar.metadata.loop_turns import run_at_once
 from tests.unit.broker.doubles import Broker
 
 
@@ -185,7 +186,7 @@ def test_what_pulsar_calls_none_is_no_type() -> None:
     """As of a subscription that the admin API created."""
     stats = {"orders": {"subscriptions": {"billing": {"type": "None", "msgBacklog": 1}}}}
     _, _, (row,), _ = rows_of([], {"b1:8080": stats})
-    figures = topic_figures(stats["orders"], {}, ClientQuery())
+    figures = run_at_once(topic_figures(stats["orders"], {}, ClientQuery()))
     assert (row["type"], figures.subscriptions[0].type) == ("", "")
 
 

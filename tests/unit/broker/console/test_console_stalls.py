@@ -20,6 +20,7 @@ from magnetar.broker.dispatch.explanation import (
 )
 from magnetar.broker.http.server.app import create_app
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.metadata.loop_turns import run_at_once
 from tests.unit.broker.doubles import Broker
 
 TOPIC = "persistent/public/default/t"
@@ -80,9 +81,9 @@ async def test_publishing_of_partitions(client: httpx.AsyncClient) -> None:
 
 def row(*found: Explanation) -> PublishingRow | None:
     if len(found) == 1:
-        return publishing_row({"": found[0].as_json()})
+        return run_at_once(publishing_row({"": found[0].as_json()}))
     named = {f"t-partition-{n}": each.as_json() for n, each in enumerate(found)}
-    return publishing_row(named)
+    return run_at_once(publishing_row(named))
 
 
 def test_what_is_told_of_producers_is_the_worst_that_lasts() -> None:
@@ -101,8 +102,12 @@ def test_what_is_told_of_producers_is_the_worst_that_lasts() -> None:
 
 def test_a_partition_without_a_consumer_beside_others_with_some() -> None:
     idle, busy = no_consumer(1).as_json(), publishable().as_json()
-    one = of_all_partitions({"t-partition-0": {"s": busy}, "t-partition-1": {"s": idle}})["s"]
+    one = run_at_once(
+        of_all_partitions({"t-partition-0": {"s": busy}, "t-partition-1": {"s": idle}})
+    )["s"]
     assert one["message"] == "Partition 1: No consumer is connected."
     assert "may not know this partition" in one["next"]
-    all_idle = of_all_partitions({"t-partition-0": {"s": idle}, "t-partition-1": {"s": idle}})["s"]
+    all_idle = run_at_once(
+        of_all_partitions({"t-partition-0": {"s": idle}, "t-partition-1": {"s": idle}})
+    )["s"]
     assert all_idle["next"] == idle["next"]

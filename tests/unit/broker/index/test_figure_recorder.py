@@ -7,6 +7,7 @@ from magnetar.broker.index.figure_table import PageQuery
 from magnetar.broker.index.history import POINT_MS
 from magnetar.broker.index.history_answer import broker_history, topic_history
 from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.metadata.loop_turns import run_at_once
 from tests.unit.broker.doubles import Broker, message
 from tests.unit.managed_ledger.cluster import eventually
 
@@ -42,11 +43,11 @@ async def test_a_look_of_the_index_is_a_point(broker: Broker) -> None:
     assert found["series"]["publishLatencyP99Ms"][0] > 0
     assert found["brokers"]["me"]["since"] == found["since"] == found["times"][0]
     assert found["brokers"]["me"]["msgBacklog"] == 3
-    one = topic_history(recorder, PREFIX + "a", ["s", "gone"])
+    one = run_at_once(topic_history(recorder, PREFIX + "a", ["s", "gone"]))
     assert one["series"]["msgBacklog"] == [3]
     assert one["subscriptions"]["s"]["series"] == {"msgBacklog": [3]}
     assert one["subscriptions"]["gone"]["since"] is None
-    assert topic_history(recorder, PREFIX + "__change_events", [])["since"] is None
+    assert run_at_once(topic_history(recorder, PREFIX + "__change_events", []))["since"] is None
     await tables.renew()
     assert broker_history(recorder, "me") == found  # ten seconds have not passed
 
@@ -84,7 +85,7 @@ async def test_a_topic_that_is_unloaded_has_no_history_any_more(broker: Broker) 
     await service.loader.unload(PREFIX + "a")
     await eventually(lambda: PREFIX + "a" not in service.topics)
     await service._periodic_tasks._sample(now_ms + POINT_MS)
-    assert topic_history(service.figure_recorder, PREFIX + "a", ["s"])["since"] is None
+    assert run_at_once(topic_history(service.figure_recorder, PREFIX + "a", ["s"]))["since"] is None
     assert len(service.figure_recorder.subscriptions) == 1
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from magnetar.broker.index.history_answer import merged_brokers, merged_partitions
+from magnetar.metadata.loop_turns import run_at_once
 
 
 def answer(times: list[int], values: list[float | None], **others: Any) -> dict[str, Any]:
@@ -47,15 +48,19 @@ def test_a_subscription_is_the_sum_of_its_partitions_that_have_it() -> None:
     def backlog(values: list[float]) -> dict[str, Any]:
         return {"since": 1, "times": [1, 2], "series": {"msgBacklog": values}}
 
-    found = merged_partitions(
-        [
-            answer([1, 2], [1.0, 2.0], subscriptions={"s": backlog([5.0, 6.0])}),
-            answer(
-                [1, 2], [1.0, 2.0], subscriptions={"s": backlog([7.0, 8.0]), "t": backlog([1, 1])}
-            ),
-        ]
+    found = run_at_once(
+        merged_partitions(
+            [
+                answer([1, 2], [1.0, 2.0], subscriptions={"s": backlog([5.0, 6.0])}),
+                answer(
+                    [1, 2],
+                    [1.0, 2.0],
+                    subscriptions={"s": backlog([7.0, 8.0]), "t": backlog([1, 1])},
+                ),
+            ]
+        )
     )
     assert found["series"]["msgRateIn"] == [2.0, 4.0]
     assert found["subscriptions"]["s"]["series"] == {"msgBacklog": [12, 14]}
     assert found["subscriptions"]["t"]["series"] == {"msgBacklog": [1, 1]}
-    assert merged_partitions([answer([], [], subscriptions={})])["since"] is None
+    assert run_at_once(merged_partitions([answer([], [], subscriptions={})]))["since"] is None
