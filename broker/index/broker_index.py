@@ -203,9 +203,9 @@ class IndexTables:
             self._read += 1
             if turns.is_over:
                 await turns.next()
+        walked_s = turns.used_s
         await self._names.open()
-        await self._look_at_rows(turns, 0.0, None, new_only=True)
-        self._end_look(turns, recording)
+        self._end_look(walked_s + await self._look_at_rows(0.0, None, new_only=True), recording)
         if self._reading is not None:
             await asyncio.wait({self._reading}, timeout=_FIRST_READS_S)
         for future in (self.begun, self.opened):
@@ -277,9 +277,7 @@ class IndexTables:
         elapsed_s = (now_ms - self.as_of_ms) / 1000 if self.as_of_ms else 0.0
         self.topics.as_of_ms = now_ms
         recording = self._begin_recording(_SHARE * self.took_s < _EVERY_MAX_S)
-        turns = LoopTurns()
-        await self._look_at_rows(turns, elapsed_s, recording)
-        self._end_look(turns, recording)
+        self._end_look(await self._look_at_rows(elapsed_s, recording), recording)
 
     def _begin_recording(self, is_cheap: bool) -> Recording | None:
         """Of very many topics the samples of rates record as often, and walk anyway."""
@@ -288,17 +286,16 @@ class IndexTables:
         return self._service.figure_recorder.begin(self._service.wall_clock())
 
     async def _look_at_rows(
-        self,
-        turns: LoopTurns,
-        elapsed_s: float,
-        recording: Recording | None,
-        *,
-        new_only: bool = False,
-    ) -> None:
-        """``new_only``: those that have figures are left out."""
+        self, elapsed_s: float, recording: Recording | None, *, new_only: bool = False
+    ) -> float:
+        """How many seconds of a processor it took.
+
+        Args:
+            new_only: those that have figures are left out.
+        """
         served, keys, places = self._service.topics, self.topics.keys, self._places
         moved = frozenset[int]() if places is None else await places.renew(self.topics.space_names)
-        slot, known = 0, self.topics.places
+        turns, slot, known = LoopTurns(), 0, self.topics.places
         while slot < self.topics.end:  # rows may come meanwhile
             full = keys[slot]
             if new_only and known[slot] == LOADED:
@@ -312,9 +309,10 @@ class IndexTables:
             slot += 1
             if turns.is_over:
                 await turns.next()
+        return turns.used_s
 
-    def _end_look(self, turns: LoopTurns, recording: Recording | None) -> None:
-        self.took_s = turns.used_s
+    def _end_look(self, took_s: float, recording: Recording | None) -> None:
+        self.took_s = took_s
         self._ended_s = perf_counter()
         if recording is not None:
             recording.end()

@@ -15,6 +15,7 @@ from magnetar.broker.console.snapshot import page_of
 from magnetar.broker.console.source import IndexQuery
 from magnetar.broker.console.views import row_id
 from magnetar.broker.http.server.app import create_app
+from magnetar.broker.index import broker_index
 from tests.unit.broker.doubles import Broker
 
 NAME = st.lists(st.text(st.characters(codec="utf-8"), max_size=20), min_size=1, max_size=2)
@@ -97,6 +98,7 @@ async def client(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[httpx.AsyncClient]:
     monkeypatch.setattr(console, "_SHARED_S", 0.0)  # middles of pages are those of now
+    monkeypatch.setattr(broker_index, "_QUICK_SHARE", 0)  # and so are figures
     transport = httpx.ASGITransport(create_app(broker.service))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as found:
         yield found
