@@ -83,8 +83,8 @@ def deleted_file_bytes(pid: int) -> int:
 
 def compact(server: Server, broker_pid: int) -> None:
     watch, began_s = Watch(broker_pid), time.perf_counter()
-    is_over = server.compact()
-    while not is_over():
+    server.compact()
+    while server.is_compacting():
         watch.look()
         time.sleep(_POLL_S)
     ledger = server.call("GET", f"{TABLE.replace('://', '/')}/internalStats")["compactedLedger"]

@@ -370,6 +370,12 @@ class Run:
         quiet = Quiet(self._server.url, f"{self._prefix}-quiet")
         others = self._light_clients()
         await self._p99(quiet, "p99 of the quiet client, alone")
+        if self._part == "silent-consumers":
+            # Caches that as many messages fill without them, too.
+            before = self._server.bytes()
+            await self._publish_unread(others.topic(1))
+            grown = self._server.bytes() - before
+            self._told("memory of the messages, without them", grown / (1 << 20), "MiB")
         heap, before, cpu_s = java_heap(self._server.process), *self._now()
         began = time.perf_counter()
         await self._open(others)
@@ -378,7 +384,7 @@ class Run:
         self._told("CPU of the server for each", used_s / self._count * 1e6, "us")
         self._tell_p99(quiet, "p99 of the quiet client, while they connect")
         if self._part == "silent-consumers":
-            await self._publish_unread(others)
+            await self._publish_unread(others.topic(0))
             self._tell_p99(quiet, "p99 of the quiet client, while they are sent messages")
         cpu_s = self._server.cpu_s()
         await self._p99(quiet, "p99 of the quiet client, while they are connected")
@@ -427,9 +433,9 @@ class Run:
         await publisher.publish(producer, 2 * self._count)
         await consumer.until(lambda: consumer.messages >= 2 * self._count)
 
-    async def _publish_unread(self, others: LightClients) -> None:
+    async def _publish_unread(self, topic: str) -> None:
         publisher = await connected(self._server.url)
-        producer = await publisher.produce_to(others.topic(0))
+        producer = await publisher.produce_to(topic)
         await publisher.publish(producer, 10_000, 1024)
         publisher.connection.close()
 

@@ -203,5 +203,9 @@ async def test_a_reader_with_a_rate_waits_where_it_is_ahead(
     now_s[0] += 9
     assert reader.read(run) is not None
     assert waits_s == [0.75], "it is late: nothing is made up for"
+    monkeypatch.setattr(run_reader, "_STEP_BYTES", -(-size // 2))
+    now_s[0] += 9
+    assert reader.read(run) is not None
+    assert waits_s[1:] == pytest.approx([0.5], abs=0.01), "also between two steps of a run"
     reader.close()
     await bookie.close()
