@@ -23,18 +23,18 @@ class CommandTurns:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop, self._turns = loop, AsyncTurnQueue(loop)
-        self.left = self._most = COST_PER_TURN
+        self.left = COST_PER_TURN
         """What the next read of this tick may cost."""
 
     def spend(self, cost: int) -> None:
-        """A read of this tick did cost so much."""
+        """A read of this tick cost so much."""
         if cost > _AT_ONCE:
-            if self.left == self._most:
+            if self.left == COST_PER_TURN:
                 self._loop.call_soon(self._renew)
             self.left = max(_AT_ONCE, self.left - cost)
 
     def _renew(self) -> None:
-        self.left = self._most
+        self.left = COST_PER_TURN
 
     def add(self, connection: object, turn: Turn) -> None:
         """Take ``turn``, which may cost ``COST_PER_TURN``, in a later tick.

@@ -387,9 +387,8 @@ def _mending(topic: str, why: Explanation) -> str:
     application, or takes a decision.
     """
     base, _, number = topic.rpartition(PARTITION_MARK)
-    of_all = shlex.quote(
-        base if number.isdigit() else topic
-    )  # policies are those of all partitions
+    # Policies are those of all partitions.
+    of_all = shlex.quote(base if number.isdigit() else topic)
     details, scope = why.details, str(why.details.get("scope"))
     if why.reason is Reason.RATE_LIMITED and scope in _DISPATCH_RATES:
         rate = _DISPATCH_RATES[scope]
