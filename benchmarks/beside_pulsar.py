@@ -19,37 +19,24 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from benchmarks.compare_commits import check_out
-from benchmarks.comparison_loads import PROGRAM, Load, Row, Server, new_topic, run
+from benchmarks.comparison_loads import (
+    LATENCIES,
+    LOADS,
+    Load,
+    Row,
+    Server,
+    add_options,
+    chosen,
+    run,
+    text_of,
+)
 from tests.standalone_process import StandaloneProcess
 
-LATENCIES: Final = ("p50_ms", "p99_ms")
-LOADS: Final = (
-    Load("batched-1k", ("produce", "-size", "1024", "-pending", "5000")),
-    Load("unbatched-100", ("produce", "-size", "100", "-batching=false")),
-    Load("unbatched-1k", ("produce", "-size", "1024", "-batching=false")),
-    Load("unbatched-128k", ("produce", "-size", "131072", "-batching=false", "-pending", "100")),
-    Load(
-        "unbatched-1k-100topics",
-        ("produce", "-size", "1024", "-batching=false", "-pending", "100", "-topics", "100"),
-    ),
-    Load("sync-1k", ("produce", "-sync", "-size", "1024"), LATENCIES),
-    Load("drain-batched-1k", ("consume",)),  # of a topic that is filled for it
-    Load("e2e-1k-at-1000", ("e2e", "-rate", "1000", "-batching=false"), LATENCIES),
-    Load("e2e-1k-at-10000", ("e2e", "-rate", "10000"), LATENCIES),
-    Load("fanout-1k-10subs", ("fanout", "-subs", "10", "-size", "1024"), ("delivered_per_s",)),
-    Load(
-        "queue-1k-10",
-        ("queue", "-subs", "10", "-size", "1024", "-batching=false"),
-        ("delivered_per_s",),
-    ),
-)
-_SIDES: Final = ("Apache Pulsar", "Magnetar")
-_DRAIN_MAX: Final = 600_000
 _PROBE_GAP_S: Final = 0.1
 
 
@@ -83,54 +70,63 @@ class DiskProbe:
                 self._slowest_s = max(self._slowest_s, time.perf_counter() - begin)
 
 
-def one_run(options: argparse.Namespace, server: Server, load: Load) -> Row:
-    extra, topic = ["-seconds", str(options.seconds)], new_topic()
-    if load.options[0] == "consume":
-        filled = run(options.loadgen, server, LOADS[0], topic, extra)
-        extra = ["-count", str(min(int(filled["acked"]), _DRAIN_MAX))]
-    return run(options.loadgen, server, load, topic, extra)
+def compare(
+    options: argparse.Namespace, sides: Mapping[str, Server], loads: Sequence[Load], folder: Path
+) -> None:
+    """Print the table of two servers, the first by the second, and below it the latencies."""
+    with DiskProbe(folder) as probe:
+        for server in sides.values():
+            run(options, server, LOADS[0])  # the first messages pay for what is loaded late
+        rounds: list[str] = []
+        print(f"| load | figure | {' | '.join(sides)} | ratio | of each round |")
+        print("|---|---|---|---|---|---|")
+        for load in chosen(options, loads):
+            found = measure(options, sides, load, probe)
+            print("\n".join(lines_of(load, list(found.values()))), flush=True)
+            rounds += rounds_of(load, found)
+        print("\n".join(("", *rounds)))
 
 
 def measure(
-    options: argparse.Namespace, servers: list[Server], load: Load, probe: DiskProbe
-) -> tuple[list[Row], list[Row]]:
+    options: argparse.Namespace, sides: Mapping[str, Server], load: Load, probe: DiskProbe
+) -> dict[str, list[Row]]:
     """The rows of all rounds, of each server."""
-    found: tuple[list[Row], list[Row]] = ([], [])
+    found: dict[str, list[Row]] = {side: [] for side in sides}
     for number in range(options.rounds):
-        for side in (0, 1) if number % 2 == 0 else (1, 0):
+        for side in sides if number % 2 == 0 else reversed(list(sides)):
             probe.slowest_ms()
-            row = one_run(options, servers[side], load)
+            row = run(options, sides[side], load)
             row["disk_ms"] = probe.slowest_ms()
             found[side].append(row)
     return found
 
 
-def lines_of(load: Load, found: tuple[list[Row], list[Row]]) -> Iterator[str]:
+def lines_of(load: Load, found: Sequence[list[Row]]) -> Iterator[str]:
     """Lines of Markdown: each figure of a load, and the CPU for a message."""
     for figure in (*load.figures, "cpu_us"):
-        pulsar, ours = ([row[figure] for row in rows] for rows in found)
-        ratios = [b / a for a, b in zip(pulsar, ours, strict=True) if a]
+        first, second = ([row[figure] for row in rows] for rows in found)
+        ratios = [b / a for a, b in zip(first, second, strict=True) if a]
         if not ratios:
             continue
         cells = (
-            *(load.name, figure, _text(statistics.median(pulsar)), _text(statistics.median(ours))),
+            *(load.name, figure, *(text_of(statistics.median(each)) for each in (first, second))),
             *(f"{statistics.median(ratios):.2f}", f"{min(ratios):.2f} to {max(ratios):.2f}"),
         )
         yield f"| {' | '.join(cells)} |"
 
 
-def rounds_of(load: Load, found: tuple[list[Row], list[Row]]) -> Iterator[str]:
+def rounds_of(load: Load, found: Mapping[str, list[Row]]) -> Iterator[str]:
     """The latencies of each round beside the slowest sync of the probe."""
     if load.figures != LATENCIES:
         return
-    for side, rows in zip(_SIDES, found, strict=True):
+    for side, rows in found.items():
         for row in rows:
-            latencies = ", ".join(f"{name} {_text(row[name])}" for name in LATENCIES)
+            latencies = ", ".join(f"{name} {text_of(row[name])}" for name in LATENCIES)
             yield f"{load.name}, {side}: {latencies}; slowest sync {row['disk_ms']:.1f} ms"
 
 
-def _text(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+def broker_of(pid: int | None) -> dict[str, int]:
+    return {} if pid is None else {"broker": pid}
 
 
 def main() -> int:
@@ -141,11 +137,7 @@ def main() -> int:
     parser.add_argument("--url", help="a running broker of ours instead")
     parser.add_argument("--pid", type=int, help="its process")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=int, default=5, help="of each load, but the drain")
-    parser.add_argument("--loads", nargs="+", choices=[load.name for load in LOADS])
-    parser.add_argument(
-        "--loadgen", type=Path, default=PROGRAM, help="the Go client's load program"
-    )
+    add_options(parser, seconds=5, loads=LOADS)
     options = parser.parse_args()
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="magnetar-beside-")))
@@ -154,19 +146,11 @@ def main() -> int:
             tree = check_out(options.commit, folder)
             ours = stack.enter_context(StandaloneProcess(folder / "data", tree=tree))
             url, pid = ours.service_url, ours.pid
-        servers = [Server(options.pulsar, options.pulsar_pid, {}), Server(url, pid, {})]
-        probe = stack.enter_context(DiskProbe(folder))
-        for server in servers:
-            one_run(options, server, LOADS[0])  # the first messages pay for what is loaded late
-        rounds: list[str] = []
-        print(f"| load | figure | {' | '.join(_SIDES)} | ratio | of each round |")
-        print("|---|---|---|---|---|---|")
-        for load in LOADS:
-            if options.loads is None or load.name in options.loads:
-                found = measure(options, servers, load, probe)
-                print("\n".join(lines_of(load, found)), flush=True)
-                rounds += rounds_of(load, found)
-        print("\n".join(("", *rounds)))
+        sides = {
+            "Apache Pulsar": Server(options.pulsar, broker_of(options.pulsar_pid)),
+            "Magnetar": Server(url, broker_of(pid)),
+        }
+        compare(options, sides, LOADS, folder)
     return 0
 
 

@@ -1,6 +1,6 @@
 """Memory and start-up time of a bookie process by the number of ledgers it holds.
 
-    python benchmarks/bookie_ledgers.py [--counts 1000,10000,100000] [--entries 4] [--folder DIR]
+    python -m benchmarks.bookie_ledgers [--counts 1000,10000,100000] [--entries 4] [--folder DIR]
 
 Each count has a fresh ``magnetar bookie`` and a client that writes ``--entries`` entries of 100
 bytes to each ledger over gRPC. Resident memory is told when everything is flushed to entry logs,
@@ -9,29 +9,19 @@ and again after a restart, which has read the index and nothing else.
 
 import argparse
 import asyncio
-import contextlib
 import os
 import random
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import uvloop
 
-from magnetar.bookkeeper.transport import ReadRequest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
+from benchmarks.bookies import connecting, header, joined, scratch
 from magnetar.bookkeeper import codes, packet
 from magnetar.bookkeeper.bookie_client import BookieClient
-from magnetar.bookkeeper.layout.find_layout import open_layout
-from magnetar.bookkeeper.transport import AddRequest
-from magnetar.bookkeeper.transport_grpc.config import TransportConfig
-from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
-from magnetar.metadata.factory import connect_store
+from magnetar.bookkeeper.transport import AddRequest, ReadRequest
 from tests.bookie_process import BookieProcess
-from tests.zookeeper_process import ZooKeeperProcess
 
 KEY = bytes(20)
 BODY = os.urandom(100)
@@ -69,17 +59,12 @@ class Writer:
 
 async def fill(url: str, bookie_id: str, count: int, entries: int) -> float:
     """Seconds that writing took."""
-    store = await connect_store(url)
-    connector = BookieConnector(store, TransportConfig(), layout=await open_layout(store))
-    begin = time.perf_counter()
-    try:
-        writer = Writer(connector.connect(bookie_id), entries)
+    async with joined(url) as (store, layout), connecting(store, layout) as connect:
+        begin = time.perf_counter()
+        writer = Writer(connect(bookie_id), entries)
         await writer.write(range(1, count + 1))
         assert writer.refused == [], writer.refused[:3]
-    finally:
-        await connector.close()
-        await store.close()
-    return time.perf_counter() - begin
+        return time.perf_counter() - begin
 
 
 def wait_for_flush(bookie: BookieProcess) -> None:
@@ -97,16 +82,9 @@ def check_read(url: str, bookie_id: str, ledger_id: int, entries: int) -> None:
     """What was written is there."""
 
     async def read() -> int:
-        store = await connect_store(url)
-        connector = BookieConnector(store, TransportConfig(), layout=await open_layout(store))
-        try:
-            client = connector.connect(bookie_id)
-            return len(
-                (await client.read_entries(ReadRequest(ledger_id, 0, entries + 1, 1 << 20))).packets
-            )
-        finally:
-            await connector.close()
-            await store.close()
+        async with joined(url) as (store, layout), connecting(store, layout) as connect:
+            request = ReadRequest(ledger_id, 0, entries + 1, 1 << 20)
+            return len((await connect(bookie_id).read_entries(request)).packets)
 
     assert uvloop.run(read()) == entries
 
@@ -146,14 +124,8 @@ def main() -> int:
         *("ledgers", "entries/s written", "RSS empty MB", "RSS flushed MB", "RSS restarted MB"),
         *("bytes a ledger", "index MB", "start s"),
     )
-    with contextlib.ExitStack() as stack:
-        folder = Path(
-            stack.enter_context(
-                tempfile.TemporaryDirectory(prefix="magnetar-ledgers-", dir=options.folder)
-            )
-        )
-        zookeeper = stack.enter_context(ZooKeeperProcess(folder / "zookeeper", tick_ms=2000))
-        print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}", flush=True)
+    with scratch(options) as (folder, zookeeper):
+        print(header(columns), flush=True)
         for text in options.counts.split(","):
             measure(int(text), options.entries, folder, zookeeper.url())
     return 0

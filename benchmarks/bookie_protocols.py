@@ -13,9 +13,7 @@ neighbours is told. Loads are as in ``bookkeeper_cluster.py``; ``one`` is one en
 from __future__ import annotations
 
 import argparse
-import gc
 import os
-import random
 import statistics
 import sys
 import time
@@ -28,20 +26,14 @@ from pathlib import Path
 
 import uvloop
 
+from benchmarks.bookies import as_a_broker, client_of, connecting, header, joined, servers
 from benchmarks.bookkeeper_cluster import Load, Writer
-from benchmarks.bookkeeper_reads import READ_BYTES, header, servers, write
+from benchmarks.bookkeeper_reads import READ_BYTES, write
 from magnetar.bookkeeper.bookie_protocol.config import ProtocolConfig
 from magnetar.bookkeeper.bookie_protocol.connector import ProtocolConnector
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.config import LedgerConfig
-from magnetar.bookkeeper.client.placement import RandomPlacement
-from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.layout.bookkeeper_layout import BookKeeperLayout
-from magnetar.bookkeeper.layout.find_layout import open_layout
-from magnetar.bookkeeper.malloc import keep_freed_memory
-from magnetar.bookkeeper.transport_grpc.config import TransportConfig
-from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
-from magnetar.metadata.factory import connect_store
 from tests.bookie_process import BookieProcess
 
 BOOKIES = 3
@@ -129,29 +121,12 @@ async def read(
 
 async def open_clients(stack: AsyncExitStack, url: str) -> list[BookKeeperClient]:
     """One that the bookies know as ours, one as Apache's would be."""
-    store = await connect_store(url)
-    stack.push_async_callback(store.close)
-    layout = await open_layout(store)
+    store, layout = await stack.enter_async_context(joined(url))
     assert isinstance(layout, BookKeeperLayout)
-    clients = []
-    for connector in (
-        BookieConnector(store, TransportConfig(), layout=layout),
-        ProtocolConnector(store, layout, ProtocolConfig()),
-    ):
-        stack.push_async_callback(connector.close)
-        pool = BookiePool(store, connector.connect)
-        stack.push_async_callback(pool.close)
-        await pool.start()
-        rng = random.Random(1)
-        clients.append(
-            BookKeeperClient(
-                *(store, pool, RandomPlacement(rng)),
-                clock=lambda: int(time.time() * 1000),
-                rng=rng,
-                layout=layout,
-            )
-        )
-    return clients
+    connector = ProtocolConnector(store, layout, ProtocolConfig())
+    stack.push_async_callback(connector.close)
+    ways = (await stack.enter_async_context(connecting(store, layout)), connector.connect)
+    return [await stack.enter_async_context(client_of(store, layout, connect)) for connect in ways]
 
 
 Run = Callable[[BookKeeperClient, Callable[[], Meter], float], Awaitable[Cost]]
@@ -159,10 +134,7 @@ Run = Callable[[BookKeeperClient, Callable[[], Meter], float], Awaitable[Cost]]
 
 async def run(url: str, bookies: list[BookieProcess], options: argparse.Namespace) -> None:
     """All loads, one after the other."""
-    keep_freed_memory()  # as a broker process sets itself up
-    sys.setswitchinterval(0.0005)
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    as_a_broker()
     ensemble, write_quorum, ack_quorum = map(int, options.quorums.split(","))
     quorums = LedgerConfig(ensemble, write_quorum, ack_quorum)
     async with AsyncExitStack() as stack:

@@ -1,6 +1,6 @@
 """One writer and bookie processes over gRPC: entries a second, bytes and CPU of every stage.
 
-    python benchmarks/bookkeeper_cluster.py [--seconds 10] [--bookies 3] [--quorums 3,3,2]
+    python -m benchmarks.bookkeeper_cluster [--seconds 10] [--bookies 3] [--quorums 3,3,2]
         [--loads 1024x1,65536x1] [--folder DIR] [--json FILE]
 
 A load is SIZExBATCH: payload bytes of an entry, and entries per append. The writer keeps a window
@@ -10,36 +10,21 @@ bookies and the writer share the machine, as a small cluster on one node would.
 
 import argparse
 import asyncio
-import contextlib
-import gc
-import json
 import os
-import random
 import sys
-import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import uvloop
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
+from benchmarks.bookies import HEAD, as_a_broker, connected, header, save, servers
 from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.config import LedgerConfig
-from magnetar.bookkeeper.client.placement import RandomPlacement
-from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.errors import LedgerError
-from magnetar.bookkeeper.layout.find_layout import open_layout
-from magnetar.bookkeeper.malloc import keep_freed_memory
-from magnetar.bookkeeper.transport_grpc.config import TransportConfig
-from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
-from magnetar.metadata.factory import connect_store
 from tests.bookie_process import BookieProcess
-from tests.zookeeper_process import ZooKeeperProcess
 
-HEAD = bytes(32)  # what a broker puts in front of each entry
 WINDOW_BYTES = 16 << 20
 WINDOW_ENTRIES = 10_000
 WARM_UP_S = 1.0
@@ -195,25 +180,9 @@ async def run(
     url: str, bookies: list[BookieProcess], quorums: LedgerConfig, options: argparse.Namespace
 ) -> list[Result]:
     """All loads, one after the other."""
-    # As a broker process sets itself up.
-    keep_freed_memory()
-    sys.setswitchinterval(0.0005)
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
-    store = await connect_store(url)
-    layout = await open_layout(store)
-    connector = BookieConnector(store, TransportConfig(), layout=layout)
-    pool = BookiePool(store, connector.connect)
-    await pool.start()
-    rng = random.Random(1)
-    client = BookKeeperClient(
-        *(store, pool, RandomPlacement(rng)),
-        clock=lambda: int(time.time() * 1000),
-        rng=rng,
-        layout=layout,
-    )
+    as_a_broker()
     results: list[Result] = []
-    try:
+    async with connected(url) as client:
         for text in options.loads.split(","):
             size, _, batch = text.partition("x")
             load = Load(int(size), int(batch or 1))
@@ -222,10 +191,6 @@ async def run(
             results.append(result)
         took_ms = await measure_recovery(client, quorums)
         print(f"recovery of {RECOVERED_ENTRIES} unconfirmed entries: {took_ms:.0f} ms (median)")
-    finally:
-        await pool.close()
-        await connector.close()
-        await store.close()
     return results
 
 
@@ -233,7 +198,6 @@ COLUMNS = (
     *("entry", "batch", "entries/s", "MB/s", "p50 ms", "p99 ms", "writer CPU"),
     *("bookie user", "bookie system", "bookie disk MB/s", "CPU us/entry"),
 )
-HEADER = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
 
 
 def row(result: Result) -> str:
@@ -257,21 +221,9 @@ def main() -> int:
     options = parser.parse_args()
     ensemble, write, ack = map(int, options.quorums.split(","))
     quorums = LedgerConfig(ensemble, write, ack)
-    with contextlib.ExitStack() as stack:
-        folder = Path(
-            stack.enter_context(
-                tempfile.TemporaryDirectory(prefix="magnetar-bookies-", dir=options.folder)
-            )
-        )
-        zookeeper = stack.enter_context(ZooKeeperProcess(folder / "zookeeper", tick_ms=2000))
-        bookies = [
-            stack.enter_context(BookieProcess(folder / f"bookie-{number}", zookeeper.url()))
-            for number in range(options.bookies)
-        ]
-        print(HEADER, flush=True)
-        results = uvloop.run(run(zookeeper.url(), bookies, quorums, options))
-    if options.json is not None:
-        options.json.write_text(json.dumps([asdict(result) for result in results], indent=1))
+    with servers(options, options.bookies) as (url, bookies):
+        print(header(COLUMNS), flush=True)
+        save(uvloop.run(run(url, bookies, quorums, options)), options)
     return 0
 
 

@@ -7,40 +7,22 @@ E > Qw is a striped ledger, of which each bookie holds every few entries. A read
 1 MiB, as a dispatcher that catches up does; ZooKeeper, bookies and the reader share the machine.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
-import contextlib
-import json
 import os
-import random
 import sys
-import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import uvloop
 
+from benchmarks.bookies import HEAD, connected, header, save, servers
 from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.config import LedgerConfig
-from magnetar.bookkeeper.client.placement import RandomPlacement
-from magnetar.bookkeeper.client.pool import BookiePool
-from magnetar.bookkeeper.layout.find_layout import open_layout
-from magnetar.bookkeeper.transport_grpc.config import TransportConfig
-from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
-from magnetar.metadata.factory import connect_store
 from tests.bookie_process import BookieProcess
-from tests.zookeeper_process import ZooKeeperProcess
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-HEAD = bytes(32)  # what a broker puts in front of each entry
 APPEND_ENTRIES = 100
 WINDOW_ENTRIES = 2000
 READ_BYTES = 1 << 20
@@ -106,27 +88,6 @@ async def read(
     )
 
 
-@contextlib.asynccontextmanager
-async def connected(url: str) -> AsyncIterator[BookKeeperClient]:
-    store = await connect_store(url)
-    layout = await open_layout(store)
-    connector = BookieConnector(store, TransportConfig(), layout=layout)
-    pool = BookiePool(store, connector.connect)
-    await pool.start()
-    rng = random.Random(1)
-    try:
-        yield BookKeeperClient(
-            *(store, pool, RandomPlacement(rng)),
-            clock=lambda: int(time.time() * 1000),
-            rng=rng,
-            layout=layout,
-        )
-    finally:
-        await pool.close()
-        await connector.close()
-        await store.close()
-
-
 async def run(url: str, bookies: list[BookieProcess], options: argparse.Namespace) -> list[Result]:
     """All quorums, one after the other; bookies start anew before each is read."""
     body, results = os.urandom(options.bytes), list[Result]()
@@ -176,35 +137,6 @@ def parse(description: str, quorums: str) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, help="where the bookies keep their data")
     parser.add_argument("--json", type=Path, help="write the results there, too")
     return parser.parse_args()
-
-
-@contextlib.contextmanager
-def servers(options: argparse.Namespace, count: int) -> Iterator[tuple[str, list[BookieProcess]]]:
-    """A ZooKeeper server, its URL, and so many bookies that have registered there."""
-    with contextlib.ExitStack() as stack:
-        folder = Path(
-            stack.enter_context(
-                tempfile.TemporaryDirectory(prefix="magnetar-bookies-", dir=options.folder)
-            )
-        )
-        url = stack.enter_context(ZooKeeperProcess(folder / "zookeeper", tick_ms=2000)).url()
-        yield (
-            url,
-            [
-                stack.enter_context(BookieProcess(folder / f"bookie-{number}", url))
-                for number in range(count)
-            ],
-        )
-
-
-def header(columns: Sequence[str]) -> str:
-    """The first lines of a table."""
-    return f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}"
-
-
-def save(results: Sequence[DataclassInstance], options: argparse.Namespace) -> None:
-    if options.json is not None:
-        options.json.write_text(json.dumps([asdict(result) for result in results], indent=1))
 
 
 if __name__ == "__main__":

@@ -18,16 +18,13 @@ from dataclasses import dataclass
 
 import uvloop
 
-from benchmarks.bookkeeper_reads import connected, header, parse, save, servers, write
+from benchmarks.bookies import connected, connecting, header, joined, now_ms, save, servers
+from benchmarks.bookkeeper_reads import parse, write
 from magnetar.bookkeeper.client.ledger_store import LedgerStore
 from magnetar.bookkeeper.client.placement import RandomPlacement
 from magnetar.bookkeeper.client.pool import BookiePool
-from magnetar.bookkeeper.layout.find_layout import open_layout
 from magnetar.bookkeeper.replication.replication_worker import ReplicationWorker
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
-from magnetar.bookkeeper.transport_grpc.config import TransportConfig
-from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
-from magnetar.metadata.factory import connect_store
 from tests.bookie_process import BookieProcess
 
 
@@ -43,43 +40,34 @@ class Result:
     bookies_cpu_us: float
 
 
-def now_ms() -> int:
-    return int(time.time() * 1000)
-
-
 async def repair(
     url: str, bookies: dict[str, BookieProcess], ledger_id: int, lost: str
 ) -> tuple[int, float, float, float]:
     """Entries copied; seconds, and CPU seconds of this process and of the bookies."""
-    store = await connect_store(url)
-    layout = await open_layout(store)
-    connector = BookieConnector(store, TransportConfig(), layout=layout)
-    pool = BookiePool(store, connector.connect)
-    await pool.start()
-    rng = random.Random(1)
-    worker = ReplicationWorker(
-        store, LedgerStore(store, layout), pool, RandomPlacement(rng), clock=now_ms, rng=rng
-    )
-    markers = UnderReplicationStore(store, now_ms, layout)
-    running = [process for bookie, process in bookies.items() if bookie != lost]
-    try:
-        await markers.mark(ledger_id, [lost])
-        changed = asyncio.Event()
-        store.watch(markers.marker_path(ledger_id), lambda _: changed.set())
-        theirs = sum(sum(process.cpu_times()) for process in running)
-        own, begin = time.process_time(), time.perf_counter()
-        worker.start()
-        while await markers.read(ledger_id) is not None:
-            changed.clear()
-            await changed.wait()
-        took, own = time.perf_counter() - begin, time.process_time() - own
-        theirs = sum(sum(process.cpu_times()) for process in running) - theirs
-        return worker.metrics.entries_copied, took, own, theirs
-    finally:
-        await worker.close()
-        await pool.close()
-        await connector.close()
-        await store.close()
+    async with joined(url) as (store, layout), connecting(store, layout) as connect:
+        pool, rng = BookiePool(store, connect), random.Random(1)
+        await pool.start()
+        worker = ReplicationWorker(
+            store, LedgerStore(store, layout), pool, RandomPlacement(rng), clock=now_ms, rng=rng
+        )
+        markers = UnderReplicationStore(store, now_ms, layout)
+        running = [process for bookie, process in bookies.items() if bookie != lost]
+        try:
+            await markers.mark(ledger_id, [lost])
+            changed = asyncio.Event()
+            store.watch(markers.marker_path(ledger_id), lambda _: changed.set())
+            theirs = sum(sum(process.cpu_times()) for process in running)
+            own, begin = time.process_time(), time.perf_counter()
+            worker.start()
+            while await markers.read(ledger_id) is not None:
+                changed.clear()
+                await changed.wait()
+            took, own = time.perf_counter() - begin, time.process_time() - own
+            theirs = sum(sum(process.cpu_times()) for process in running) - theirs
+            return worker.metrics.entries_copied, took, own, theirs
+        finally:
+            await worker.close()
+            await pool.close()
 
 
 async def run(url: str, bookies: list[BookieProcess], options: argparse.Namespace) -> list[Result]:

@@ -25,7 +25,8 @@ from typing import Any, Final
 
 import psutil
 
-from benchmarks.cluster_figures import PEERS, PULSAR_URL
+from benchmarks.cluster_figures import PULSAR_URL
+from benchmarks.comparison_loads import PEERS
 from tests.standalone_process import StandaloneProcess
 
 PROGRAM: Final = Path(__file__).parent / "TransactionLoads.java"

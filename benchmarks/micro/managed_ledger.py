@@ -1,18 +1,16 @@
 """Cost of the managed ledger per entry: append to report without bookie and client, and tail reads.
 
-Run: .venv/bin/python -m benchmarks.micro.managed_ledger
+Run: python -m benchmarks.managed_ledgers costs
 """
 
 import asyncio
 import random
 import time
-import tracemalloc
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 from magnetar.bookkeeper.client.client import BookKeeperClient
-from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.entry_batch import Buffer
 from magnetar.managed_ledger.entry_cache import EntryCache
 from magnetar.managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
@@ -128,41 +126,3 @@ def read_cost(log: ManagedLedger, entries_max: int) -> float:
             position = (batch.ledger_id, batch.first + len(batch.heads))
         best = min(best, (time.perf_counter() - begin) / count)
     return best * 1e6
-
-
-async def idle_bytes(factory: ManagedLedgerFactory, config: ManagedLedgerConfig) -> float:
-    """Bytes of memory per open log that was never written, its metadata in the store included."""
-    count = 1000
-    tracemalloc.start()
-    before, _ = tracemalloc.get_traced_memory()
-    for number in range(count):
-        await factory.open(f"t/n/persistent/idle-{number}", config)
-    after, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    return (after - before) / count
-
-
-async def main() -> None:
-    store = EmbeddedMetadataStore.open(None)
-    factory = make_factory(store)
-    config = ManagedLedgerConfig(ledger_entries_max=10**9, ledger_bytes_max=10**15)
-    print("append and report, microseconds per entry (16 appends a tick, no bookie):")
-    for size in (100, 1024, 65536):
-        for per_append in (1, 8, 64):
-            log = await factory.open(f"t/n/persistent/{size}-{per_append}", config)
-            cost = await append_cost(log, per_append, bytes(size))
-            print(f"  {size:6} B, {per_append:3} per append: {cost:6.3f}")
-            await log.close()
-    log = await factory.open("t/n/persistent/read", config)
-    await log.open_cursor("reader", EARLIEST)
-    await append_cost(log, 8, bytes(1024))
-    print("tail read, microseconds per entry (1 KiB):")
-    for entries_max in (1, 10, 100, 1000):
-        print(f"  {entries_max:4} per read: {read_cost(log, entries_max):6.3f}")
-    print(f"idle log: {await idle_bytes(factory, config):.0f} bytes")
-    await factory.close()
-    await store.close()
-
-
-if __name__ == "__main__":
-    asyncio.run(main())
