@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import re
 from datetime import timedelta
 from typing import TypeAlias
 
 Duration: TypeAlias = str | float | timedelta
 """A number is seconds."""
+
+_LONGEST_MS = 10_000 * 366 * 86_400_000
+"""Ten thousand years; times in messages are 64 bits of milliseconds."""
 
 _MILLISECONDS = {
     "ms": 1,
@@ -26,7 +28,7 @@ def milliseconds(duration: Duration) -> int:
     """Its milliseconds, rounded up.
 
     Raises:
-        ValueError: it has no known unit, is negative, or has no end.
+        ValueError: it has no known unit, is negative, or is longer than 10,000 years.
     """
     if isinstance(duration, str):
         if _TEXT.fullmatch(duration) is None:
@@ -39,6 +41,6 @@ def milliseconds(duration: Duration) -> int:
         exact = duration * 1000
     if exact < 0:
         raise ValueError(f"{duration!r}: a clock can't be set back")
-    if not math.isfinite(exact):
-        raise ValueError(f"{duration!r} is no duration")
+    if not exact <= _LONGEST_MS:  # NaN, too
+        raise ValueError(f"{str(duration)[:40]} is no duration up to 10,000 years")
     return -int(-exact // 1)

@@ -42,7 +42,8 @@ class FaultRates:
     def __post_init__(self) -> None:
         """Raises ValueError."""
         for field in fields(self):
-            if not 0 <= (rate := getattr(self, field.name)) <= 1:
+            rate = getattr(self, field.name)
+            if not isinstance(rate, int | float) or not 0 <= rate <= 1:
                 raise ValueError(f"{field.name}={rate!r}: a rate is between 0 and 1")
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.compaction.keyed_messages import last_kept_index
+from magnetar.broker.connection.assigned_broker import send_close
 from magnetar.broker.connection.consumer_sink import BinaryConsumerSink
 from magnetar.broker.connection.lookup_commands import parse_topic
 from magnetar.broker.errors import (
@@ -175,6 +176,10 @@ async def _subscribe(
         if not request.cancelled:
             wire = error if isinstance(error, BrokerError) else PersistenceError(str(error))
             connection.reply_error(request_id, wire)
+            if isinstance(wire, ServiceNotReadyError | PersistenceError):
+                # The C++ client 3.x and those on top of it (Python, Node.js) plan to try again, but
+                # do so only for a consumer that was closed: else its request times out.
+                send_close(connection, pb.CommandCloseConsumer(consumer_id=consumer_id), None)
         return
     finally:
         if consumer is None and consumers.get(consumer_id) is request:

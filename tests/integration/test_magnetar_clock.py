@@ -76,6 +76,9 @@ def test_a_day_s_delay_passes_at_once(broker: EmbeddedBroker, client: pulsar.Cli
         broker.advance(-1)
     with pytest.raises(ValueError, match="no duration"):
         broker.advance("2 hours")
+    for endless in (float("nan"), float("inf"), 1e30, 10**400, "9" * 400 + "w"):
+        with pytest.raises(ValueError, match="10,000 years"):
+            broker.advance(endless)
 
 
 def test_a_real_clock_is_not_advanced() -> None:

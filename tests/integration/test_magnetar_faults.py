@@ -12,6 +12,9 @@ import pulsar
 import pytest
 
 import magnetar
+from magnetar.broker.errors import BrokerError, PersistenceError, TopicFencedError
+from magnetar.broker.subscription.consumer import Consumer
+from magnetar.broker.topic.persistent_topic import PersistentTopic
 from magnetar.embedding import EmbeddedBroker
 from magnetar.errors import EmbeddedError
 from magnetar.fresh_namespace import FreshNamespace
@@ -138,11 +141,35 @@ def test_producers_don_t_mind_an_unload(space: FreshNamespace, client: pulsar.Cl
     producer = client.create_producer(topic)
     space.faults.start(seed=1, unload=0.2)
     pay(producer, 0, _COUNT - 1)
-    space.faults.stop()
-    # Is stored when the topic is there again: a subscribe that it refuses meanwhile would time out.
     pay(producer, _COUNT - 1)
+    space.faults.stop()
     consumer = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
     assert keys(received_to_end(producer, consumer)) == [str(number) for number in range(_COUNT)]
+
+
+@pytest.mark.parametrize("error", [TopicFencedError, PersistenceError])
+def test_a_subscribe_that_meets_an_unload_is_tried_again(
+    space: FreshNamespace,
+    client: pulsar.Client,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[BrokerError],
+) -> None:
+    subscribe, refused = PersistentTopic.subscribe, 0
+
+    async def refuse_twice(topic: PersistentTopic, *arguments: Any) -> Consumer:
+        nonlocal refused
+        if refused < 2:
+            refused += 1
+            raise error("it is being closed")
+        return await subscribe(topic, *arguments)
+
+    monkeypatch.setattr(PersistentTopic, "subscribe", refuse_twice)
+    topic = space.topic()
+    consumer = client.subscribe(topic, "s")
+    assert refused == 2
+    producer = client.create_producer(topic)
+    pay(producer)
+    assert len(received_to_end(producer, consumer)) == _COUNT
 
 
 def test_a_fenced_topic_forgets_acknowledgments(
@@ -266,6 +293,7 @@ def test_faults_end_with_their_test(broker: EmbeddedBroker, client: pulsar.Clien
     ("fault", "said"),
     [
         (lambda broker: broker.faults.start(duplicate=1.5), "duplicate=1.5"),
+        (lambda broker: broker.faults.start(unload="often"), "unload='often': a rate"),
         (lambda broker: broker.faults.unload("nobody-uses-it"), "isn't loaded"),
         (lambda broker: broker.faults.fence("non-persistent://public/default/x"), "isn't loaded"),
         (lambda broker: broker.faults.kill(), 'mode="process"'),
