@@ -45,6 +45,7 @@ class ClusterAccess:
         bookie_token: what bookies are shown (``bookkeeper.auth.TokenSource``); "": nothing.
         bookie_tls: None: plain connections to bookies.
         bookie_credentials: for SASL DIGEST-MD5 at Apache's bookies; None: they want none.
+        ledger_password: of the topics' ledgers; entries with HMAC digests are checked by it.
     """
 
     urls: tuple[str, ...]
@@ -52,6 +53,7 @@ class ClusterAccess:
     bookie_token: str = field(default="", repr=False)
     bookie_tls: TlsFiles | None = None
     bookie_credentials: SaslCredentials | None = None
+    ledger_password: str = field(default="", repr=False)
 
 
 def parse_access(options: Mapping[str, str]) -> ClusterAccess:
@@ -80,6 +82,7 @@ def parse_access(options: Mapping[str, str]) -> ClusterAccess:
     return ClusterAccess(
         *(urls, client_access(lowered), lowered.get("bookietoken", ""), files),
         SaslCredentials(username, password) if username else None,
+        lowered.get("managedledgerpassword", ""),
     )
 
 

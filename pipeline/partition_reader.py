@@ -19,7 +19,12 @@ from magnetar.bookkeeper.client.ledger_reader import LedgerReader
 from magnetar.bookkeeper.client.ledger_store import VersionedLedger
 from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.client.replica_choice import Replicas
-from magnetar.bookkeeper.errors import BookieUnavailableError, LedgerError, NoSuchLedgerError
+from magnetar.bookkeeper.errors import (
+    BookieUnavailableError,
+    EntryDigestError,
+    LedgerError,
+    NoSuchLedgerError,
+)
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.bookkeeper.tls import client_context
 from magnetar.broker.compaction.compacted_entry import decode_compacted, first_not_before
@@ -59,6 +64,7 @@ class BookieConnections:
         self._clients: list[OwnBookieClient | ProtocolBookieClient] = []
         self._encoded = EncodedAdds()
         self._digests: dict[int, Digest] = {}
+        self._password = cluster.ledger_password.encode()
         self._offloader: FilesystemOffloader | None = None
         self.config = ClientConfig()
         self.pool = BookiePool(None, self._connect)
@@ -95,14 +101,16 @@ class BookieConnections:
             self._token.replace(token)
 
     def note_digest(self, metadata: LedgerMetadata) -> None:
-        """Raises LedgerError: nobody here can check the ledger's entries."""
-        kind = DigestType[metadata.digest_type]
-        if kind is DigestType.HMAC:
-            raise LedgerError(
-                f"ledger {metadata.ledger_id}: its digests need its password"
-                " (managedLedgerDigestType=MAC): only brokers can read it"
-            )
-        self._digests[metadata.ledger_id] = Digest.create(kind, b"")
+        """Before the ledger is read: by what its entries are checked."""
+        digest = Digest.create(DigestType[metadata.digest_type], self._password)
+        self._digests[metadata.ledger_id] = digest
+
+    def other_cause(self, ledger_id: int, error: LedgerError) -> str:
+        """What else than a damaged entry the error may mean; "": nothing."""
+        digest = self._digests.get(ledger_id, CRC32C)
+        if digest.type is DigestType.HMAC and isinstance(error, EntryDigestError):
+            return "; or managedLedgerPassword isn't the ledger's: its digests are made of it (MAC)"
+        return ""
 
     def _connect(self, bookie_id: str) -> OwnBookieClient | ProtocolBookieClient:
         client = self._of_apache(bookie_id) if self._protocol else self._of_ours(bookie_id)
@@ -234,8 +242,11 @@ class PartitionReader:
                 return await read()
             except LedgerError as error:
                 await self._check_still_there(ledger_id, where)
-                if pause_s is None:
-                    raise SegmentsUnavailableError(f"{where} can't be read: {error}") from error
+                cause = self._bookies.other_cause(ledger_id, error)
+                if pause_s is None or cause:
+                    raise SegmentsUnavailableError(
+                        f"{where} can't be read: {error}{cause}"
+                    ) from error
                 _log.warning("%s: %s; once more in %s s", where, error, pause_s)
                 await asyncio.sleep(pause_s)
         raise AssertionError("the last attempt raises")

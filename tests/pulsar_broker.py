@@ -88,7 +88,11 @@ class PulsarBroker(ChildProcess):
         self._process = self.popen(
             [*java, "org.apache.pulsar.PulsarBrokerStarter", "--broker-conf", str(self._file)]
         )
-        wait_until(self._is_healthy)
+        try:
+            wait_until(self._is_healthy, seconds_max=READY_S_MAX)
+        except AssertionError:
+            self.kill()
+            raise
 
     def _is_healthy(self) -> bool:
         assert self.is_running, self.log[-4000:]

@@ -44,6 +44,12 @@ def test_a_login_at_bookies_is_shown_nowhere() -> None:
             parse_access({"adminUrl": "http://h:1", half: "x"})
 
 
+def test_the_password_of_ledgers_is_shown_nowhere() -> None:
+    found = parse_access({"adminUrl": "http://h:1", "managedLedgerPassword": "s3cret"})
+    assert found.ledger_password == "s3cret"
+    assert "s3cret" not in repr(found)
+
+
 def test_which_topics() -> None:
     def topics(**options: str) -> TopicChoice:
         return parse_read_options(options, streaming=False).topics
