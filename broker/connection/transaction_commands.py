@@ -88,11 +88,12 @@ def on_add_partitions(connection: Connection, command: pb.CommandAddPartitionToT
     if (coordinator := _coordinator(connection, number, reply, len(names))) is None:
         return
     try:
-        topics = [parse_topic(name).full for name in names]
+        for name in names:  # kept as they are: clients ask for them in the same words
+            parse_topic(name)
     except BrokerError as error:
         reply(error)
         return
-    coordinator.core.add_partitions(reply, least, topics, _caller(connection))
+    coordinator.core.add_partitions(reply, least, names, _caller(connection))
     coordinator.run()
 
 
@@ -102,8 +103,10 @@ def on_add_subscriptions(connection: Connection, command: pb.CommandAddSubscript
     reply = _Reply(connection, kind, command.request_id, number, least)
     if (coordinator := _coordinator(connection, number, reply, len(pairs))) is None:
         return
+    names = [(each.topic, each.subscription) for each in pairs]
     try:
-        names = [(parse_topic(each.topic).full, each.subscription) for each in pairs]
+        for topic, _ in names:
+            parse_topic(topic)
     except BrokerError as error:
         reply(error)
         return

@@ -1,16 +1,20 @@
 """Commands to a coordinator of transactions, over the wire, and a broker that is killed."""
 
+import json
 from pathlib import Path
+from urllib.request import urlopen
 
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from tests.raw_client import RawClient
 from tests.raw_transactions import (
     acknowledge,
+    add_partitions,
     add_subscription,
     assigned,
     begin,
     connect_to_coordinator,
     end,
+    send,
 )
 from tests.standalone_process import StandaloneProcess
 
@@ -64,3 +68,32 @@ def test_after_an_abort_an_exclusive_consumer_gets_all_again_in_order(tmp_path: 
         assert [client.receive_message()[1][-1:] for _ in range(6)] == [
             b"%d" % number for number in range(6)
         ]
+
+
+def test_topics_are_told_in_the_words_of_the_client(tmp_path: Path) -> None:
+    """As Apache Pulsar 4.2.4 does, and the Go client's own tests expect."""
+    with (
+        StandaloneProcess(
+            tmp_path / "data", "--set", "transactionCoordinatorEnabled=true"
+        ) as broker,
+        _connected(broker.service_url) as coordinator,
+        RawClient(broker.service_url) as client,
+    ):
+        client.look_up("short")
+        client.create_producer("short", 1)
+        client.subscribe("short", "s", consumer_id=1)
+        client.flow(2)
+        transaction = begin(coordinator)
+        assert not add_partitions(coordinator, transaction, "short").HasField("error")
+        assert not add_subscription(coordinator, transaction, "short", "s").HasField("error")
+        refused = add_partitions(coordinator, transaction, "short", "://")
+        assert refused.error == pb.InvalidTopicName
+        assert send(client, transaction, 0, b"sent", 1).type == pb.BaseCommand.SEND_RECEIPT
+        url = f"{broker.admin_url}/admin/v3/transactions/transactionMetadata/0/{transaction[1]}"
+        with urlopen(url) as answer:
+            told = json.load(answer)
+        assert list(told["producedPartitions"]) == ["short"]
+        assert "startPosition" in told["producedPartitions"]["short"]
+        assert told["ackedPartitions"] == {"short": {"s": {}}}
+        assert not end(coordinator, transaction).HasField("error")
+        assert client.receive_message()[1].endswith(b"sent")
