@@ -104,7 +104,7 @@ def with_committed(
     offsets = LedgerOffsets(counts)
     state = AckState(offsets, EARLIEST)
     state.adopt(image)
-    acks = PendingAcks(state)
+    acks = PendingAcks(state, state.mark_delete)
     try:
         for entry in entries:
             for record in acknowledgement_records(entry):

@@ -124,6 +124,9 @@ class PendingAckLog:
         self._subscription, self._factory, self._run = subscription, factory, run
         self._config = replace(config, form=_WITHOUT_HEADS, create_if_missing=True)
         self.core = PendingAcks(subscription.cursor.state)
+        # Where the cursor was when the log was opened first. Not where it is when it is opened
+        # again: what is recorded since goes by what was forgotten then.
+        self._passed: Position | None = None
         self.ledger: ManagedLedger | None = None
         self.replayed_ms = (0, 0)
         self._cursor: Cursor | None = None  # of the log
@@ -174,7 +177,9 @@ class PendingAckLog:
                 log = await self._factory.open(self.name, self._config)
             start_ms = log.now_ms()
             cursor = await log.open_cursor(_CURSOR, EARLIEST)
-            core = PendingAcks(self._subscription.cursor.state)
+            if self._passed is None:
+                self._passed = self._subscription.cursor.durable_mark_delete
+            core = PendingAcks(self._subscription.cursor.state, self._passed)
             aborted = await self._replay(log, cursor, core)
         if (refusal := self._refusal()) is not None:
             await log.close()
@@ -330,6 +335,8 @@ class PendingAckLog:
         assert self._cursor is not None
         with storage_errors(f"trim {self.name}"):
             await self._cursor.flush()
+        # The log has nothing of what was forgotten any more, and the cursor may go back.
+        self._passed = EARLIEST
 
     async def _finish_cut(self) -> None:
         cut = self._cut = self._cut or asyncio.get_running_loop().create_future()

@@ -212,8 +212,13 @@ class PendingAcks:
     and its effect go by the same state.
     """
 
-    def __init__(self, cursor: AckedView) -> None:
-        self._cursor = cursor
+    def __init__(self, cursor: AckedView, passed: Position = EARLIEST) -> None:
+        """Args:
+        passed: durable mark-delete position that is behind what the log is about to tell.
+            Cumulative acknowledgements up to it are forgotten, as Pulsar's brokers do: they hold
+            nobody else up any more.
+        """
+        self._cursor, self._passed = cursor, passed
         self.committed_count = self.aborted_count = 0
         """Transactions that ended since the log was opened."""
         self._open: dict[TransactionId, _Acks] = {}
@@ -510,7 +515,7 @@ class PendingAcks:
         for ack in map(_ack_of, record.positions):
             ledger_id, entry_id = ack.position
             if record.ackType == _CUMULATIVE:
-                if self._extends(transaction, ack):
+                if ack.position > self._passed and self._extends(transaction, ack):
                     self._hold_cumulative(transaction, ack)
             elif not ack.mask & self._pending.get(ledger_id, {}).get(entry_id, (0, 0))[0]:
                 self._hold(transaction, (ack,))

@@ -11,6 +11,7 @@ from magnetar.broker.transaction.pending_acks import (
     EndApplied,
     PendingAcks,
 )
+from magnetar.managed_ledger.position import EARLIEST
 from tests.simulation import test_pending_acks
 from tests.simulation.plant import Bugs, Plant
 
@@ -215,3 +216,19 @@ def a_replay_does_not_acknowledge(plant: Plant) -> None:
 @_bug
 def what_is_pending_is_delivered(plant: Plant) -> None:
     plant.set(PendingAcks, "withheld_in", lambda *_: [])
+
+
+@_bug
+def what_the_cursor_passed_holds_others_up(plant: Plant) -> None:
+    def init(self: Any, cursor: Any, _passed: Any = EARLIEST) -> None:
+        original(self, cursor, EARLIEST)
+
+    original: Callable[..., None] = plant.set(PendingAcks, "__init__", init)
+
+
+@_bug
+def what_the_cursor_passed_is_forgotten_before_that_is_durable(plant: Plant) -> None:
+    def init(self: Any, cursor: Any, _passed: Any = EARLIEST) -> None:
+        original(self, cursor, cursor.mark_delete)
+
+    original: Callable[..., None] = plant.set(PendingAcks, "__init__", init)

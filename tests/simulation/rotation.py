@@ -99,6 +99,8 @@ NEAR: Final[dict[str, int]] = {
     "the_ledger_goes_when_it_is_not_known_whether_the_cursor_names_it": 348,
     "a_copy_is_open_again": 42,
     "behind_the_compacted_ledger_an_entry_is_left_out": 23,
+    "what_the_cursor_passed_holds_others_up": 21,
+    "what_the_cursor_passed_is_forgotten_before_that_is_durable": 28,
 }
 #: Where to look first, for bugs that several worlds may notice.
 WORLD: Final[dict[str, str]] = {

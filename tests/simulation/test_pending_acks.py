@@ -10,7 +10,8 @@ After each step:
 - an abort sends again what was pending and isn't acknowledged, and nothing else;
 - an end is applied in slices, of which each is small, and answered with the last one; what isn't
   applied yet is pending; a crash between two loses nothing of it;
-- a cut copies what is live in small slices; a crash between two, or an end, loses nothing of it.
+- a cut copies what is live in small slices; a crash between two, or an end, loses nothing of it;
+- a cumulative acknowledgement that the cursor had passed before a load holds nobody up after it.
 
 And a log whose records are durable is never longer than a few times what is live.
 Replay one seed: MAGNETAR_SEED=41 MAGNETAR_SEEDS=1 pytest FILE
@@ -41,7 +42,7 @@ from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.broker.transaction.transaction_records_pb2 import PendingAckRecord
 from magnetar.managed_ledger.cursor.ack_state import AckState, mask_to_words
 from magnetar.managed_ledger.managed_ledger_info import LedgerOffsets
-from magnetar.managed_ledger.position import Position
+from magnetar.managed_ledger.position import EARLIEST, Position
 from tests.simulation.plant import Plant, planted
 from tests.simulation.simulator import seeds
 
@@ -138,6 +139,7 @@ class World:
         self.applying: dict[TransactionId, tuple[End, set[Message]]] = {}
         self.asked: dict[int, TransactionId] = {}  # whose end isn't answered, by number
         self.forgotten = 0  # records of before the last reset
+        self.passed = EARLIEST  # cumulative ones up to here say nothing
         self.must: set[Message] = set()  # answered commits, and those of a log that was read
         self.may: set[Message] = set()
 
@@ -399,6 +401,7 @@ class World:
     def crash(self) -> None:
         self.cursor = AckState(LOG, (1, -1))
         self.cursor.adopt(deepcopy(self.stored))
+        self.passed = self.cursor.mark_delete
         self.fail_append()
 
     def load(self) -> None:
@@ -410,11 +413,14 @@ class World:
         self.first = self.rng.choice([self.first, self.durable_first])
         self.durable_first = self.first
         self.model = Model()
-        for number, (_, said) in enumerate(self.log):
+        for number, (record, said) in enumerate(self.log):
+            if isinstance(said, Ack) and said.cumulative and said.acks[0].position <= self.passed:
+                self.log[number] = (record, None)  # for ever
+                continue
             if isinstance(said, End) and said.commit and number >= self.forgotten:
                 self.must |= self.model.acked_by(said.transaction)
             self.model.apply(said)
-        self.acks = PendingAcks(self.cursor)
+        self.acks = PendingAcks(self.cursor, self.passed)
         for number, (record, _) in enumerate(self.log[self.first :], self.first):
             self.acks.replay(record, (9, number))
             while self.acks.is_applying and self.rng.random() < 0.5:
@@ -442,6 +448,7 @@ class World:
         self.must = {(x, n) for x in ENTRIES if x < at for n in range(size_of(x))}
         self.may = set(self.must)
         self.forgotten = len(self.log)
+        self.passed = EARLIEST
 
     def finish(self) -> None:
         """Storage answers everything."""

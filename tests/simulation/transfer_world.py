@@ -192,7 +192,7 @@ class SimulatedTopic:
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._ending: list[tuple[int, Callable[[], None]]] = []
         self._is_storing_cursor = False
-        self._acks = PendingAcks(self._cursor)
+        self._acks = PendingAcks(self._cursor, self._cursor.mark_delete)
         for number in range(self._first_record, len(self._records)):
             self._acks.replay(self._records[number], (_PENDING_LOG, number))
             while self._acks.is_applying:

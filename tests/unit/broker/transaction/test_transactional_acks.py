@@ -202,6 +202,56 @@ async def test_cumulative_ones_beside_others(broker: Broker) -> None:
     assert subscription.backlog == 0
 
 
+async def test_a_load_forgets_a_cumulative_one_that_the_cursor_has_passed(broker: Broker) -> None:
+    """As Pulsar's brokers do; until the load it stays. So it is with the load behind that, too."""
+    positions = await filled(broker)
+    await consume(broker, EXCLUSIVE)
+    await ack(broker, X, positions[1], cumulative=True)
+    (await subscription_of(broker)).acknowledge_cumulative(None, positions[2])
+    with pytest.raises(TransactionConflictError):
+        await ack(broker, Y, positions[3], cumulative=True)
+    await reload(broker)
+    await consume(broker, EXCLUSIVE)
+    await ack(broker, Y, positions[3], cumulative=True)
+    await reload(broker)
+    await consume(broker, EXCLUSIVE)
+    with pytest.raises(TransactionConflictError):
+        await ack(broker, X, positions[4], cumulative=True)
+    await end(broker, X, commit=True)
+    await end(broker, Y, commit=True)
+    assert (await subscription_of(broker)).cursor.mark_delete == positions[3]
+
+
+async def _open_log_again(broker: Broker, position: Position) -> None:
+    broker.ledgers.open_ledgers[LOG].fence(RuntimeError("for the test"))
+    with pytest.raises(PersistenceError):
+        await ack(broker, Z, position)
+    transactions = (await subscription_of(broker)).transactions
+    assert transactions is not None
+    log = transactions.log
+    await eventually(lambda: log.is_open)
+
+
+async def test_a_log_that_is_opened_again_forgets_no_more_than_the_load_did(broker: Broker) -> None:
+    """The next load has to find the same, and after a seek the cursor is in front again."""
+    positions = await filled(broker)
+    await consume(broker, EXCLUSIVE)
+    await ack(broker, X, positions[1], cumulative=True)
+    subscription = await subscription_of(broker)
+    subscription.acknowledge_cumulative(None, positions[2])
+    await subscription.cursor.flush()
+    await _open_log_again(broker, positions[4])
+    with pytest.raises(TransactionConflictError):
+        await ack(broker, Y, positions[3], cumulative=True)
+    await reload(broker)
+    await consume(broker, EXCLUSIVE)
+    await (await subscription_of(broker)).reset(positions[0])
+    await ack(broker, Y, positions[1], cumulative=True)
+    await _open_log_again(broker, positions[4])
+    with pytest.raises(TransactionConflictError):
+        await ack(broker, X, positions[3], cumulative=True)
+
+
 async def test_a_commit_beside_a_cumulative_one_of_another_transaction(broker: Broker) -> None:
     """Pulsar's brokers lose it."""
     positions = await filled(broker)
