@@ -26,7 +26,6 @@ from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.dispatch.single_active import SingleActiveDispatcher
 from magnetar.broker.errors import (
     STORAGE_ERRORS,
-    NotAllowedError,
     PersistenceError,
     SubscriptionFencedError,
     storage_errors,
@@ -439,9 +438,6 @@ class PersistentSubscription(Subscription):
             cumulative: everything up to the position of the only one of them.
             refused: called instead if one of them is refused.
         """
-        if not self.durable:
-            done(NotAllowedError("A non-durable subscription has no transactions"))
-            return
         transactions = self._begin_transactions()
         transactions.acknowledge(
             consumer, transaction, acks, done, cumulative=cumulative, refused=refused
@@ -455,9 +451,6 @@ class PersistentSubscription(Subscription):
         done: AckDone,
     ) -> None:
         """The same of very many, see `TransactionalAcks.acknowledge_many`."""
-        if not self.durable:
-            done(NotAllowedError("A non-durable subscription has no transactions"))
-            return
         transactions = self._begin_transactions()
         await transactions.acknowledge_many(consumer, transaction, parts, done)
 
@@ -472,8 +465,6 @@ class PersistentSubscription(Subscription):
         self, transaction: TransactionId, low_watermark: int, *, commit: bool
     ) -> None:
         self.require_settled()
-        if not self.durable:
-            return
         # Also if it has none yet: its acknowledgements may still come, too late.
         log = self._begin_transactions().log
         if not log.is_unused:
@@ -528,7 +519,7 @@ class PersistentSubscription(Subscription):
             try:
                 if log is not None:
                     await log.close()  # the cursor would refuse what a commit acknowledges
-                    if not log.is_unused:
+                    if self.durable and not log.is_unused:
                         await note_deleted(self.ledger, log.name)
                 await self.ledger.delete_cursor(self.cursor.name)
             except BaseException:

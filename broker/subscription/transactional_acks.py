@@ -15,6 +15,7 @@ from magnetar.broker.transaction.pending_ack_log import (
     OWN_NAME,
     PENDING_ACKS,
     PendingAckLog,
+    UnstoredPendingAckLog,
     pending_ack_log_name,
 )
 from magnetar.broker.transaction.pending_ack_view import PendingAckView
@@ -40,7 +41,8 @@ class TransactionalAcks:
         self.cursor = subscription.cursor
         service, ledger = subscription.topic.service, subscription.ledger
         name = pending_ack_log_name(ledger.name, subscription.name, naming or OWN_NAME)
-        self.log = PendingAckLog(
+        log = PendingAckLog if subscription.durable else UnstoredPendingAckLog
+        self.log = log(
             *(self, name, service.ledgers, ledger.config, service.run), is_new=naming is None
         )
 

@@ -150,7 +150,7 @@ class PendingAckLog:
             ServiceNotReadyError: it was closed.
             PersistenceError: it can't be read now.
         """
-        if self.ledger is not None:
+        if self.is_open:
             return
         if self._opening is None:
             self._opening = asyncio.get_running_loop().create_task(self._open())
@@ -298,7 +298,7 @@ class PendingAckLog:
         self, transaction: TransactionId, low_watermark: int, done: AckDone, *, commit: bool
     ) -> bool:
         """As ``end``; False if it isn't open: nothing was done, ``done`` isn't called."""
-        if self.ledger is None:
+        if not self.is_open:
             return False
         number = self.core.end(transaction, commit=commit, low_watermark=low_watermark)
         if number:
@@ -309,7 +309,7 @@ class PendingAckLog:
         return True
 
     def _require_open(self) -> None:
-        if self.ledger is None:
+        if not self.is_open:
             raise ServiceNotReadyError(f"{self.name} is being opened")
 
     def _answer_after(self, number: int, done: AckDone) -> None:
@@ -363,7 +363,7 @@ class PendingAckLog:
 
     def _apply_more(self) -> None:
         self._is_applying = False
-        if self.ledger is None:
+        if not self.is_open:
             return  # closed; or when it is open again, all is applied
         self.core.apply_more()
         self._perform()
@@ -376,7 +376,7 @@ class PendingAckLog:
 
     def _perform_scheduled(self) -> None:
         self._is_scheduled = False
-        if self.ledger is not None:
+        if self.is_open:
             self._perform()
             self._append()
 
@@ -410,7 +410,7 @@ class PendingAckLog:
         if error is not None:
             self._on_failure(error)
             return
-        if self.ledger is None:
+        if not self.is_open:
             return  # of a log that was given up
         recorded = self._recorded
         for entry_id in range(first, first + count):
@@ -431,7 +431,7 @@ class PendingAckLog:
         except STORAGE_ERRORS as error:
             failure = error
             logger.warning("%s: isn't shortened, the cursor isn't stored: %s", self.name, error)
-        if core is not self.core or self.ledger is None:
+        if core is not self.core or not self.is_open:
             return
         core.on_cursor_stored(stored=failure is None)
         self._perform()
@@ -500,6 +500,37 @@ class PendingAckLog:
         """
         await self.close()
         await self._factory.delete(self.name, self._config)
+
+
+class UnstoredPendingAckLog(PendingAckLog):
+    """Of a non-durable subscription: nothing of it is left when its last consumer goes, so a record
+    counts at once, and nothing is read, cut or deleted."""
+
+    async def open(self) -> None:
+        if (refusal := self._refusal()) is not None:
+            raise refusal
+
+    @property
+    def is_open(self) -> bool:
+        return not self._is_closed
+
+    @property
+    def is_unused(self) -> bool:
+        return False
+
+    async def forget_ended(self) -> None:
+        pass
+
+    def _append(self) -> None:
+        count, self._unsent = len(self._unsent), []
+        self._on_appended(0, self._recorded, count, None)
+
+    def _perform_one(self, effect: PendingAckEffect) -> None:
+        if not isinstance(effect, TrimPendingAckLog):
+            super()._perform_one(effect)
+
+    async def delete(self) -> None:
+        await self.close()
 
 
 def _records(entry: bytes, where: str) -> Sequence[PendingAckRecord]:

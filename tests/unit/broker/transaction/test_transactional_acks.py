@@ -30,6 +30,7 @@ from magnetar.broker.subscription.consumer import (
 )
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.broker.topic.persistent_topic import PersistentTopic
+from magnetar.broker.transaction.deleted_logs import deleted_logs
 from magnetar.broker.transaction.pending_ack_log import PULSARS_NAME, PendingAckLog
 from magnetar.broker.transaction.pending_acks import PendingAck, PendingAcks
 from magnetar.broker.transaction.transaction_id import TransactionId
@@ -65,10 +66,12 @@ async def subscription_of(broker: Broker) -> PersistentSubscription:
     return found
 
 
-async def filled(broker: Broker, messages: int = 5, batch: int = 0) -> list[Position]:
+async def filled(
+    broker: Broker, messages: int = 5, batch: int = 0, name: str = "s"
+) -> list[Position]:
     """Positions of a topic with a subscription: single messages, or one batch."""
     topic = await topic_of(broker)
-    await topic.create_subscription("s", EARLIEST)
+    await topic.create_subscription(name, EARLIEST)
     client = broker.client()
     await client.receive_one()
     await client.produce()
@@ -82,9 +85,9 @@ async def filled(broker: Broker, messages: int = 5, batch: int = 0) -> list[Posi
     return [(ledger_id, n) for n in range(messages)]
 
 
-async def consume(broker: Broker, sub_type: int = SHARED) -> tuple[Consumer, FakeSink]:
-    sink = FakeSink()
-    topic, request = await topic_of(broker), SubscribeRequest(subscription="s", sub_type=sub_type)
+async def consume(broker: Broker, sub_type: int = SHARED, **how: Any) -> tuple[Consumer, FakeSink]:
+    sink, topic = FakeSink(), await topic_of(broker)
+    request = SubscribeRequest(subscription="s", sub_type=sub_type, **how)
     consumer = await topic.subscribe(request, sink)
     consumer.subscription.flow(consumer, 100)
     await settle()
@@ -264,6 +267,49 @@ async def test_a_commit_beside_a_cumulative_one_of_another_transaction(broker: B
     await end(broker, X, commit=True)
     assert subscription.cursor.mark_delete == positions[1]
     assert subscription.backlog == 2
+
+
+async def test_a_non_durable_subscription_keeps_them_as_long_as_itself(broker: Broker) -> None:
+    """Pulsar's brokers answer the same, and keep a log that nobody deletes."""
+    positions = await filled(broker, name="other")
+    consumer, sink = await consume(broker, durable=False, start_position=EARLIEST)
+    await ack(broker, X, positions[0], consumer=consumer)
+    await ack(broker, Y, positions[1], consumer=consumer)
+    with pytest.raises(TransactionConflictError):
+        await ack(broker, Y, positions[0])
+    await end(broker, Y, commit=False)
+    assert sink.got == [*positions, positions[1]]
+    await end(broker, X, commit=True)
+    subscription = await subscription_of(broker)
+    assert subscription.cursor.mark_delete == positions[0]
+    with pytest.raises(InvalidTransactionStatusError):
+        await ack(broker, X, positions[2])
+    await ack(broker, Z, positions[2])
+    consumer.subscription.remove_consumer(consumer)
+    await settle()
+    assert not await broker.ledgers.exists(LOG)
+    assert not deleted_logs((await topic_of(broker)).ledger)
+    await consume(broker, EXCLUSIVE, durable=False, start_position=EARLIEST)
+    await ack(broker, X, positions[3], cumulative=True)
+    await end(broker, Z, commit=True)
+    await end(broker, X, commit=True)
+    assert (await subscription_of(broker)).cursor.mark_delete == positions[3]
+
+
+async def test_very_many_at_a_non_durable_subscription(broker: Broker) -> None:
+    """They are cut and applied in slices as in a log."""
+    positions = await filled(broker, 1_200, name="other")
+    await consume(broker, durable=False, start_position=EARLIEST)
+    for number, position in enumerate(positions):
+        transaction = TransactionId(0, number // 400)
+        await ack(broker, transaction, position)
+    for least in (2, 0, 1):
+        await end(broker, TransactionId(0, least), commit=least < 2)
+    subscription = await subscription_of(broker)
+    await eventually(lambda: subscription.cursor.mark_delete == positions[799])
+    assert subscription.backlog == 400
+    assert subscription.transactions is not None
+    assert not subscription.transactions.log.core.is_cutting
 
 
 async def test_conflicts(broker: Broker) -> None:
