@@ -75,6 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         from magnetar.broker.cli.completion_names import print_names
 
         return print_names(kind, arguments)
+    if sys.stdout is None:  # closed by who started us
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 # to the end of the process
     is_server = argv is None and _is_server(arguments)
     if is_server:
         heed_signals()
@@ -92,7 +94,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             from magnetar.broker.cli.server_start import begin
 
             begin(options)
-        return _run(options)
+        code = _run(options)
+        sys.stdout.flush()
+        return code
     except (CliError, ClientAuthError) as error:
         if is_server:
             from magnetar.broker.cli.server_start import report
@@ -111,10 +115,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return 1
     except BrokenPipeError:  # the reader of our output has seen enough
-        sys.stderr.close()
+        _drop_output()
         return 0
+    except OSError as error:  # as when the disk of our output is full
+        if is_server:
+            raise
+        _drop_output()
+        print(f"magnetar: {error}", file=sys.stderr)
+        return _EXIT_CODES.get(options.command, 1)
     except KeyboardInterrupt:
         return 130
+
+
+def _drop_output() -> None:
+    """What is buffered can't be written, also not when the interpreter ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _tell(error: CliError | ClientAuthError, options: argparse.Namespace) -> None:
