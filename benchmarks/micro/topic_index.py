@@ -33,6 +33,7 @@ from magnetar.broker.config import BrokerConfig
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.rate_limits.rate_sampler import RateSampler
 from magnetar.broker.resources.resources import MANAGED_LEDGERS
+from magnetar.broker.server.server_process import freeze_objects
 from magnetar.broker.server.standalone import Standalone
 
 TOPICS = int(os.environ.get("TOPICS", "100000"))
@@ -118,6 +119,7 @@ async def fill(standalone: Standalone) -> list[str]:
         if len(puts) == _PUTS or number == TOPICS - 1:
             await asyncio.gather(*puts)
             puts.clear()
+    gc.collect()  # they were loaded long ago: young collections don't walk through them
     return added
 
 
@@ -200,7 +202,7 @@ async def run(data: Path) -> None:
     standalone = Standalone(config)
     await standalone.start()
     try:
-        gc.set_threshold(50_000, 20, 50)
+        freeze_objects()
         await measure(standalone)
     finally:
         await standalone.close()

@@ -33,12 +33,14 @@ from magnetar.broker.protocol.topic_name import (
 from magnetar.broker.topic.topic_list import (
     PATTERN_LENGTH_MAX,
     TopicPattern,
+    fill,
     topics_hash,
 )
 from magnetar.bundles.errors import BundleError
 from magnetar.bundles.lookup import BrokerLookup
 from magnetar.bundles.ownership import Redirect
 from magnetar.metadata.errors import MetadataError
+from magnetar.metadata.loop_turns import run_in_turns
 
 if TYPE_CHECKING:
     from magnetar.broker.connection.connection import Connection
@@ -243,11 +245,11 @@ async def _get_topics(
     reply = pb.CommandGetTopicsOfNamespaceResponse(
         request_id=command.request_id,
         filtered=pattern is not None,
-        topics_hash=topics_hash(topics),
+        topics_hash=await run_in_turns(topics_hash(topics)),
     )
     reply.changed = not command.topics_hash or command.topics_hash != reply.topics_hash
     if reply.changed:
-        reply.topics.extend(topics)
+        await run_in_turns(fill(reply.topics, topics))
     connection.send(reply)
 
 

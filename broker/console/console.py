@@ -132,6 +132,9 @@ class Console:
         self._counts = KeptReads[dict[str, int]](time.monotonic, _COUNTS_AGE)
         self._findings = KeptReads[list[dict[str, Any]]](time.monotonic, FINDINGS_AGE)
         self._pace = PollPace(time.monotonic())
+        # A hundred pages that come at once have a hundred turns at each round of the loop, and
+        # keep as many halves of pages: one after the other they are ready sooner, and cheaper.
+        self._rendering = asyncio.Lock()
 
     async def close(self) -> None:
         """Ends what is being read for pages to come."""
@@ -258,7 +261,8 @@ class Console:
             "short_menu": [each for _, links in MENU for each in links if each.short],
             "visitor": visitor,
         }
-        return await _in_turns(self._environment.get_template(template).generate(content))
+        async with self._rendering:
+            return await _in_turns(self._environment.get_template(template).generate(content))
 
     async def _counts_of(self, request: Request, source: Source) -> Mapping[str, int] | None:
         try:
@@ -370,6 +374,7 @@ def _expression(path: str) -> str:
 def _environment() -> Environment:
     found = Environment(
         loader=PackageLoader("magnetar.broker.console"),
+        auto_reload=False,  # else it looks at a file for each template of each page
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -64,10 +64,10 @@ class LocalApi:
         scope = self._scope(method, path, encoded, bool(content))
         taken = scope["state"][TAKEN] = list[Any]()
         try:
-            await self._app.router(scope, answer.receive, answer.send)
+            await self._app.serve(scope, answer.receive, answer.send)
         except ClientDisconnect:
             raise
-        except Exception as error:  # as the layers around the router do it
+        except Exception as error:  # an answer that broke off
             response = response_of(error)
             answer.status, answer.headers = response.status_code, dict(response.raw_headers)
             answer.content = bytes(response.body)
@@ -93,7 +93,7 @@ class LocalApi:
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         encoded, answer = query_text(query), _Pieces()
         scope = self._scope("GET", path, encoded, has_body=False)
-        task = asyncio.create_task(answer.run(self._app.router, scope))
+        task = asyncio.create_task(answer.run(self._app.serve, scope))
         try:
             await answer.started.wait()
             if answer.status == 307:
@@ -219,9 +219,9 @@ class _Pieces:
         self.headers: dict[bytes, bytes] = {}
         self._pieces = asyncio.Queue[bytes | None](maxsize=1)
 
-    async def run(self, router: ASGIApp, scope: Scope) -> None:
+    async def run(self, serve: ASGIApp, scope: Scope) -> None:
         try:
-            await router(scope, self._receive, self._send)
+            await serve(scope, self._receive, self._send)
         except Exception as error:
             if self.started.is_set():
                 logger.warning("an answer of %s broke off: %s", scope["path"], error)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from array import array
 from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol
@@ -19,6 +20,7 @@ from magnetar.broker.index.backlog_trend import trend
 from magnetar.broker.index.bundle_places import BundlePlaces
 from magnetar.broker.index.figure_table import (
     LOADED,
+    SLICE_ROWS,
     UNKNOWN,
     UNLOADED,
     FigureTable,
@@ -26,6 +28,7 @@ from magnetar.broker.index.figure_table import (
     PageScan,
     Sight,
     SumScan,
+    subscription_key,
 )
 from magnetar.broker.index.group_scan import GroupScan
 from magnetar.broker.index.history_answer import HistoryScan
@@ -81,6 +84,8 @@ _FIRST_ROWS: Final = 2_000
 """With more of them than that, who takes a part needn't wait for all: 30 ms of a processor."""
 _CACHED_PAGES_MAX: Final = 64
 _STORED: Final = TOPIC_FIELDS.index("storageSize")
+_NO_OLDEST: Final = (-1, -1, UNKNOWN)
+"""Ledger, entry and figure."""
 
 
 class _Scan(Protocol):
@@ -148,13 +153,16 @@ class IndexTables:
         self._service = service
         self.topics, self.subscriptions = (
             FigureTable(TOPIC_FIELDS),
-            FigureTable(SUBSCRIPTION_FIELDS),
+            FigureTable(SUBSCRIPTION_FIELDS, are_parts=True),
         )
         self.took_s = 0.0
         """Seconds of a processor that it took."""
         self._names = StoredNames(service.resources, added=self._stored, removed=self._deleted)
-        self._subscriptions_of: dict[str, tuple[str, ...]] = {}  # loaded topics -> names
-        self._oldest: dict[int, tuple[Position, float]] = {}  # slot -> where, and the figure
+        self._looks = 0
+        # By slot of a subscription; numbers, as collections of garbage walk through objects. The
+        # look that has met it, and its oldest message: ledger (-1: none is known), entry, figure.
+        self._met = array("Q")
+        self._oldest = array("q"), array("q"), array("d")
         self._places = (
             None if service.sharing is None else BundlePlaces(service.store, service.bundles)
         )
@@ -170,6 +178,7 @@ class IndexTables:
         self.opened: asyncio.Future[None] = service.loop.create_future()
         self._sums: tuple[tuple[int, int], dict[str, Row]] | None = None
         self._pages: dict[tuple[int, int, PageQuery], asyncio.Task[PageAnswer]] = {}
+        self._scanning = asyncio.Lock()  # one at each round of the loop, however many are asked for
 
     @property
     def as_of_ms(self) -> int:
@@ -247,11 +256,8 @@ class IndexTables:
             self.begun.set_result(None)
 
     def _deleted(self, full: str) -> None:
-        if full not in self._subscriptions_of:  # else its topic is just being closed
-            self._remove(full)
-
-    def _remove(self, full: str) -> None:
-        if (slot := self.topics.slot_of.get(full)) is not None:
+        slot = self.topics.slot_of.get(full)
+        if slot is not None and self.topics.places[slot] != LOADED:  # else it is just being closed
             self.topics.remove(slot)
 
     def _place_of(self, full: str, space: int) -> int:
@@ -296,20 +302,33 @@ class IndexTables:
         served, keys, places = self._service.topics, self.topics.keys, self._places
         moved = frozenset[int]() if places is None else await places.renew(self.topics.space_names)
         turns, slot, known = LoopTurns(), 0, self.topics.places
+        self._looks += 1
         while slot < self.topics.end:  # rows may come meanwhile
             full = keys[slot]
             if new_only and known[slot] == LOADED:
                 pass
             elif (topic := served.get(full)) is not None:
                 await turns.run(self._look(slot, topic, elapsed_s, recording))
-            elif full is not None and (full in self._subscriptions_of or full not in self._names):
+            elif full is not None and (known[slot] == LOADED or full not in self._names):
                 self._unload(slot, full)
             elif self.topics.spaces[slot] in moved:
                 self.topics.move(slot, self._place_of(full, self.topics.spaces[slot]))
             slot += 1
             if turns.is_over:
                 await turns.next()
+        if not new_only:
+            await turns.run(self._forget_others())
         return turns.used_s
+
+    def _forget_others(self) -> Steps[None]:
+        """Subscriptions that were not met at this look: they are gone, or their topics are."""
+        for slot in range(self.subscriptions.end):
+            if self._met[slot] != self._looks and self.subscriptions.keys[slot] is not None:
+                self.subscriptions.remove(slot)
+                self._set_oldest(slot, *_NO_OLDEST)
+                self._unread.pop(slot, None)
+            if slot % SLICE_ROWS == 0:
+                yield
 
     def _end_look(self, took_s: float, recording: Recording | None) -> None:
         self.took_s = took_s
@@ -327,12 +346,6 @@ class IndexTables:
     ) -> Steps[None]:
         full = topic.full_name
         self.topics.move(slot, LOADED)
-        known = self._subscriptions_of.get(full)
-        if known != (names := tuple(topic.subscriptions)):
-            for name in known or ():
-                if name not in topic.subscriptions:
-                    self._forget(full, name)
-            self._subscriptions_of[full] = names
         backlogs, consumers, oldest, growth = dict[str, int](), 0, UNKNOWN, 0.0
         for at, (name, subscription) in enumerate(list(topic.subscriptions.items()), 1):
             backlogs[name], age, grows = self._look_at(full, name, subscription, elapsed_s)
@@ -361,11 +374,18 @@ class IndexTables:
         self, full: str, name: str, subscription: Subscription, elapsed_s: float
     ) -> tuple[int, float, float]:
         """Its backlog, the figure of its oldest message, and its trend."""
-        table = self.subscriptions
-        slot = table.slot_of.get((full, name))
+        table, key = self.subscriptions, subscription_key(full, name)
+        slot = table.slot_of.get(key)
         if slot is None:
-            namespace = subscription.topic.name.namespace
-            slot = table.add((full, name), f"{full}\n{name}", namespace, LOADED)
+            slot = table.add(
+                key, f"{full}\n{name}", subscription.topic.name.namespace, LOADED, full
+            )
+            if slot == len(self._met):
+                self._met.append(0)
+                for ids in self._oldest[:2]:
+                    ids.append(-1)
+                self._oldest[2].append(UNKNOWN)
+        self._met[slot] = self._looks
         backlog = subscription.backlog
         oldest = self._oldest_of(slot, subscription, backlog)
         columns = table.columns
@@ -382,37 +402,30 @@ class IndexTables:
         return history.growth((full, name), "msgBacklog", backlog, now_ms) or 0.0
 
     def _unload(self, slot: int, full: str) -> None:
-        for name in self._subscriptions_of.pop(full, ()):
-            self._forget(full, name)
         if full in self._names:
             self.topics.move(slot, self._place_of(full, self.topics.spaces[slot]))
         else:
             self.topics.remove(slot)
-
-    def _forget(self, full: str, name: str) -> None:
-        if (slot := self.subscriptions.slot_of.get((full, name))) is not None:
-            self.subscriptions.remove(slot)
-            self._oldest.pop(slot, None)
-            self._unread.pop(slot, None)
 
     # --- when the oldest message of a backlog was published
 
     def _oldest_of(self, slot: int, subscription: Subscription, backlog: int) -> float:
         """The figure; that of before while the entry would have to be read."""
         if not backlog or not isinstance(subscription, PersistentSubscription):
-            self._oldest.pop(slot, None)
-            return UNKNOWN
+            return self._set_oldest(slot, *_NO_OLDEST)
         position = subscription.cursor.state.first_unacked()
-        known = self._oldest.get(slot)
-        if known is not None and known[0] == position:
-            return known[1]
+        ledgers, entries, figures = self._oldest
+        if (ledgers[slot], entries[slot]) == position:
+            return figures[slot]
         if (head := subscription.ledger.cached_head(position)) is not None:
-            figure = -float(parse_header(head).publish_time_ms)
-            self._oldest[slot] = position, figure
-            return figure
+            return self._set_oldest(slot, *position, -float(parse_header(head).publish_time_ms))
         if len(self._unread) < _READS_MAX:
             self._unread[slot] = subscription, position
-        return UNKNOWN if known is None else known[1]
+        return figures[slot]
+
+    def _set_oldest(self, slot: int, ledger: int, entry: int, figure: float) -> float:
+        self._oldest[0][slot], self._oldest[1][slot], self._oldest[2][slot] = ledger, entry, figure
+        return figure
 
     async def _read_oldest(self) -> None:
         """Read what no cache has, one after the other."""
@@ -420,13 +433,14 @@ class IndexTables:
             slot, (subscription, position) = self._unread.popitem()
             with suppress(*STORAGE_ERRORS):
                 batch = await subscription.ledger.read(position, 1, 1)
-                key = (subscription.topic.full_name, subscription.name)
+                full = subscription.topic.full_name
+                key = subscription_key(full, subscription.name)
                 if batch is None or self.subscriptions.slot_of.get(key) != slot:
                     continue
                 figure = -float(parse_header(batch.heads[0]).publish_time_ms)
-                self._oldest[slot] = position, figure
-                if self._service.topics.get(key[0]) is subscription.topic:
-                    slot = self.topics.slot_of[key[0]]
+                self._set_oldest(slot, *position, figure)
+                if self._service.topics.get(full) is subscription.topic:
+                    slot = self.topics.slot_of[full]
                     await run_in_turns(self._look(slot, subscription.topic, 0.0))
 
     async def _read_last(self) -> None:
@@ -467,12 +481,12 @@ class IndexTables:
             return await self._grouped_page(query, sight)
         of_topics = table is self.topics
         scan = PageScan(table, query, TOPIC_VIEWS if of_topics else SUBSCRIPTION_VIEWS, sight)
-        await _run(scan)
+        await self._run(scan)
         page = scan.page
         row_of = self._topic_row if of_topics else self._subscription_row
         rows = [row_of(slot) for slot in page.slots]
         if query.points:
-            await _run(HistoryScan(self._service.figure_recorder, rows, query.points))
+            await self._run(HistoryScan(self._service.figure_recorder, rows, query.points))
         return PageAnswer(
             self.as_of_ms,
             page.total,
@@ -486,14 +500,14 @@ class IndexTables:
 
     async def _grouped_page(self, query: PageQuery, sight: Sight | None) -> PageAnswer:
         scan = GroupScan(self.topics, query, TOPIC_VIEWS, sight)
-        await _run(scan)
+        await self._run(scan)
         page, rows = scan.page, []
         for name, slots in scan.groups:
             rows.append(self._group_row(name, slots))
             await asyncio.sleep(0)  # there may be thousands of partitions
         if query.points:  # those of partitions have points at other times
             whole = [row for row in rows if not row["partitions"]]
-            await _run(HistoryScan(self._service.figure_recorder, whole, query.points))
+            await self._run(HistoryScan(self._service.figure_recorder, whole, query.points))
         return PageAnswer(
             self.as_of_ms,
             page.total,
@@ -530,7 +544,8 @@ class IndexTables:
         }
 
     def _subscription_row(self, slot: int) -> Row:
-        full, name = self.subscriptions.keys[slot]
+        full = self.subscriptions.groups[slot]
+        name = self.subscriptions.names[slot][len(full) + 1 :]
         topic = self._service.topics.get(full)
         subscription = None if topic is None else topic.subscriptions.get(name)
         kind = None if subscription is None else subscription.sub_type
@@ -553,7 +568,7 @@ class IndexTables:
         if sight is None and self._sums is not None and self._sums[0] == key:
             return self._sums[1]
         scan = SumScan(self.topics, GREATEST, sight, place_max)
-        await _run(scan)
+        await self._run(scan)
         answer: dict[str, Row] = {}
         for space, count in scan.rows.items():
             figures = scan.figures.get(space, [UNKNOWN] * len(TOPIC_FIELDS))
@@ -565,6 +580,13 @@ class IndexTables:
             self._sums = key, answer
         return answer
 
+    async def _run(self, scan: _Scan) -> None:
+        async with self._scanning:
+            turns = LoopTurns()
+            while scan.step():
+                if turns.is_over:
+                    await turns.next()
+
 
 def _group_of(full: str) -> str | None:
     """The partitioned topic of a partition; None: it is none."""
@@ -572,10 +594,3 @@ def _group_of(full: str) -> str | None:
         return None
     name = TopicName.parse(full)
     return str(name.base) if name.is_partition else None
-
-
-async def _run(scan: _Scan) -> None:
-    turns = LoopTurns()
-    while scan.step():
-        if turns.is_over:
-            await turns.next()

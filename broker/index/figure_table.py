@@ -32,8 +32,13 @@ class FigureTable:
     Invariant: a slot holds one row or is free; a row keeps its slot as long as it is there.
     """
 
-    def __init__(self, fields: Sequence[str]) -> None:
-        """``fields``: names of the figures. Columns may be longer than there are slots."""
+    def __init__(self, fields: Sequence[str], *, are_parts: bool = False) -> None:
+        """Columns may be longer than there are slots.
+
+        Args:
+            fields: names of the figures.
+            are_parts: whether who may see a row is asked with its group, not with its key.
+        """
         self.fields = tuple(fields)
         self.columns = {field: array("d") for field in fields}
         self._columns = tuple(self.columns.values())
@@ -45,6 +50,8 @@ class FigureTable:
         """The same in small letters."""
         self.groups: list[str] = []
         """What a row is a part of, by whose name it begins: itself, if it is no part."""
+        self.asked = self.groups if are_parts else self.keys
+        """What who may see a row is asked with."""
         self.places = bytearray()
         self.spaces = array("L")
         self.space_names: list[str] = []
@@ -134,11 +141,20 @@ class FigureTable:
         return [column[slot] for column in self._columns]
 
 
+def subscription_key(full: str, name: str) -> Hashable:
+    """The key of a subscription's row.
+
+    A text, which collections of garbage don't walk through; but two names could be read out of it
+    where the topic's contains a line break.
+    """
+    return (full, name) if "\n" in full else f"{full}\n{name}"
+
+
 SlotFilter = Callable[[FigureTable, list[int]], list[int]]
 """Those of the slots whose rows belong to a view."""
 _NOTHING: Final = object()
 Sight = Mapping[int, Callable[[Any], bool] | None]
-"""What a role may see, by the number of a namespace: None: all of it; else asked with each key.
+"""What a role may see, by the number of a namespace: None: all of it; else asked for each row.
 A namespace that isn't in it can't be seen."""
 PageKey = tuple[float | None, str]
 """Where a page begins: behind the row with this figure (None: sorted by name) and this name."""
@@ -148,12 +164,12 @@ def visible_slots(
     table: FigureTable, slots: Sequence[int], place_max: int, sight: Sight | None
 ) -> list[int]:
     """Those of the slots that hold a row of such a place which may be seen."""
-    places, spaces, keys = table.places, table.spaces, table.keys
+    places, spaces, asked = table.places, table.spaces, table.asked
     found = [slot for slot in slots if places[slot] <= place_max]
     if sight is None:
         return found
     found = [slot for slot in found if spaces[slot] in sight]
-    return [slot for slot in found if (may := sight[spaces[slot]]) is None or may(keys[slot])]
+    return [slot for slot in found if (may := sight[spaces[slot]]) is None or may(asked[slot])]
 
 
 @dataclass(frozen=True, slots=True)

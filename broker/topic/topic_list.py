@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +17,7 @@ from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.resources.resources import Resources, stored_topic_of
 from magnetar.broker.topic.topic_directory import TopicDirectory
+from magnetar.metadata.loop_turns import Steps, run_in_turns
 from magnetar.metadata.store import EventType, MetadataEvent, Watch
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ _KNOWN_MAX: Final = 2_000_000
 _SLICE: Final = 250
 """Names that are matched, half a millisecond, before others get their turn on the loop."""
 _TOLD_PER_TURN: Final = 20
+_HASHED: Final = 1_000
+"""Names that are hashed, or put into an answer, in a step."""
 
 
 class TopicPattern:
@@ -62,9 +65,25 @@ def _text(error: Exception) -> str:
     return detail.decode("utf-8", "replace") if isinstance(detail, bytes) else str(detail)
 
 
-def topics_hash(topics: Iterable[str]) -> str:
-    """Source: docs/spec/wire-protocol.md, "Lists of topics"."""
-    return crc32c(",".join(sorted(topics)).encode()).to_bytes(4, "little").hex()
+def topics_hash(topics: Sequence[str]) -> Steps[str]:
+    """Source: docs/spec/wire-protocol.md, "Lists of topics".
+
+    Args:
+        topics: ascending.
+    """
+    found = 0
+    for start in range(0, len(topics), _HASHED):
+        text = ",".join(topics[start : start + _HASHED])
+        found = crc32c((f",{text}" if start else text).encode(), found)
+        yield
+    return found.to_bytes(4, "little").hex()
+
+
+def fill(names: Any, topics: Sequence[str]) -> Steps[None]:
+    """Put them into a repeated field of an answer."""
+    for start in range(0, len(topics), _HASHED):
+        names.extend(topics[start : start + _HASHED])
+        yield
 
 
 def visible_topics(names: Iterable[str], pattern: TopicPattern | None = None) -> list[str]:
@@ -126,7 +145,7 @@ class TopicListWatchers:
     async def matching(
         self, connection: Connection, namespace: str, mode: str, pattern: TopicPattern | None
     ) -> list[str]:
-        """Topics for a client: in small steps, one list of a connection at a time.
+        """Topics for a client, sorted: in small steps, one list of a connection at a time.
 
         A client may ask for thousands of lists of thousands of topics at once: others come first.
 
@@ -170,19 +189,24 @@ class TopicListWatchers:
         connection.on_closed[watcher] = lambda: self._discard(watcher)
         self._by_namespace.setdefault(command.namespace, set()).add(watcher)
         topics = await self.matching(connection, command.namespace, "persistent", pattern)
-        if connection.closed or connection.watchers.get(command.watcher_id) is not watcher:
-            return
-        watcher.topics = sorted(topics)
-        watcher.change(watcher.missed)
-        watcher.missed = {}
         reply = pb.CommandWatchTopicListSuccess(
             request_id=command.request_id,
             watcher_id=command.watcher_id,
-            topics_hash=topics_hash(watcher.topics),
+            topics_hash=await run_in_turns(topics_hash(topics)),
         )
         if not command.topics_hash or command.topics_hash != reply.topics_hash:
-            reply.topic.extend(watcher.topics)
+            await run_in_turns(fill(reply.topic, topics))
+        if connection.closed or connection.watchers.get(command.watcher_id) is not watcher:
+            return
+        watcher.topics = topics
         connection.send(reply)
+        if watcher.missed:  # before what is to be told already
+            self._changes[command.namespace] = {
+                **watcher.missed,
+                **self._changes.get(command.namespace, {}),
+            }
+            watcher.missed = {}
+            self._tell_soon()
 
     def remove(self, connection: Connection, watcher_id: int) -> None:
         """Unknown ids are ignored."""
@@ -205,6 +229,9 @@ class TopicListWatchers:
         changes = self._changes.setdefault(name.namespace, {})
         changes.pop(str(name), None)  # its last change comes last
         changes[str(name)] = event.type is EventType.CREATED
+        self._tell_soon()
+
+    def _tell_soon(self) -> None:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._tell())
 
@@ -217,13 +244,13 @@ class TopicListWatchers:
                     if number % _TOLD_PER_TURN == _TOLD_PER_TURN - 1:
                         await asyncio.sleep(0)
                     if watcher.connection.watchers.get(watcher.watcher_id) is watcher:
-                        self._tell_one(watcher, changes)
+                        await self._tell_one(watcher, changes)
         except Exception:  # the next change is told again
             logger.exception("telling what topics there are failed")
         finally:
             self._task = None
 
-    def _tell_one(self, watcher: _Watcher, changes: Mapping[str, bool]) -> None:
+    async def _tell_one(self, watcher: _Watcher, changes: Mapping[str, bool]) -> None:
         matches = watcher.pattern.matches
         mine = {
             full: created for full, created in changes.items() if matches(TopicName.parse(full))
@@ -236,11 +263,13 @@ class TopicListWatchers:
         new, gone = watcher.change(mine)
         if not new and not gone:
             return
-        watcher.connection.send(
-            pb.CommandWatchTopicUpdate(
-                watcher_id=watcher.watcher_id,
-                new_topics=new,
-                deleted_topics=gone,
-                topics_hash=topics_hash(watcher.topics),
+        found = await run_in_turns(topics_hash(watcher.topics))
+        if watcher.connection.watchers.get(watcher.watcher_id) is watcher:
+            watcher.connection.send(
+                pb.CommandWatchTopicUpdate(
+                    watcher_id=watcher.watcher_id,
+                    new_topics=new,
+                    deleted_topics=gone,
+                    topics_hash=found,
+                )
             )
-        )

@@ -19,7 +19,7 @@ from magnetar.broker.cli.profiles import ClusterTarget, target_of
 from magnetar.broker.cli.progress import progress
 from magnetar.broker.cli.tables import plain_text
 from magnetar.broker.cli.top.figures import VIEWS, Figures, TopView, read_figures
-from magnetar.broker.cli.top.filter_text import FilterTextError
+from magnetar.broker.cli.top.filter_text import FilterTextError, parse_filter_text
 from magnetar.broker.cli.top.lines import counts_text, head_lines, list_lines
 from magnetar.broker.console.admin_api import AdminError, RemoteApi
 from magnetar.broker.console.kind_of_cluster import connect
@@ -107,17 +107,17 @@ async def _read_all(source: Source, view: TopView, text: str) -> Figures:
     Raises:
         AdminError, FilterTextError.
     """
-    sort = view.sorts[0] if view.sorts else ""
-    figures = await read_figures(source, view, sort, text)
-    done, again_s = 0, _AGAIN_S
-    with progress("topics read", figures.read[1]) as advance:
-        while not figures.is_complete:
-            advance(figures.read[0] - done)
-            done = figures.read[0]
+    parse_filter_text(text, view.name)  # before anything is asked
+    again_s, done = _AGAIN_S, 0
+    answer = await source.namespaces(partial=True)
+    with progress("topics read", answer.read[1]) as advance:
+        while not answer.is_complete:
+            advance(answer.read[0] - done)
+            done = answer.read[0]
             await asyncio.sleep(again_s)
-            again_s = min(2 * again_s, _AGAIN_MAX_S)  # each question costs as much as a page
-            figures = await read_figures(source, view, sort, text, figures.state)
-    return figures
+            again_s = min(2 * again_s, _AGAIN_MAX_S)
+            answer = await source.namespaces(partial=True)  # a page would cost ten times as much
+    return await read_figures(source, view, view.sorts[0] if view.sorts else "", text)
 
 
 async def _show_screen(options: argparse.Namespace) -> None:

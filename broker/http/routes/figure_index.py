@@ -26,6 +26,7 @@ from magnetar.broker.index.figure_table import (
     FigureTable,
     PageQuery,
     Sight,
+    subscription_key,
 )
 from magnetar.broker.index.page_answer import (
     PageAnswer,
@@ -183,7 +184,9 @@ def _keys_of(text: str | None) -> frozenset[Hashable] | None:
         return None
     try:
         found = orjson.loads(text)
-        keys = frozenset(tuple(each) if isinstance(each, list) else each for each in found)
+        keys = frozenset(
+            subscription_key(*each) if isinstance(each, list) else each for each in found
+        )
     except (orjson.JSONDecodeError, TypeError) as error:
         raise ApiError(400, f"only: {error}") from error
     if len(keys) > _LIMIT_MAX:

@@ -49,8 +49,8 @@ async def sight_of(
     """
     sight: dict[int, Callable[[Any], bool] | None] = {}
 
-    def may_see(key: str | tuple[str, str]) -> bool:
-        topic = TopicName.parse(key if isinstance(key, str) else key[0])
+    def may_see(full: str) -> bool:
+        topic = TopicName.parse(full)
         return bool(access.may_nowait(visitor, Permission.LOOKUP, Resource.of_topic(topic)))
 
     for space, namespace in enumerate(list(namespaces)):

@@ -30,12 +30,13 @@ class Application(Starlette):
     """REQUIRES: its routes are all there before the first request."""
 
     def build_middleware_stack(self) -> ASGIApp:
-        app: ASGIApp = self._serve
+        app: ASGIApp = self.serve
         for layer, args, kwargs in reversed(self.user_middleware):
             app = layer(app, *args, **kwargs)
         return app
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request of HTTP that has passed our layers. Raises what breaks off an answer."""
         request = Request(scope, receive, send)
         try:
             answer = await self._route_of(scope).answer(request)
@@ -65,11 +66,15 @@ class Application(Starlette):
     def _routes_by_area(self) -> dict[str, list[Route]]:
         """Those that paths of an area may be of, in their order."""
         routes = [(_area(route.path), route) for route in declared_routes(self)]
-        areas = {area for area, _ in routes if "{" not in area}
-        return {
-            area: [route for each, route in routes if area.startswith(each.partition("{")[0])]
-            for area in areas
-        }
+        found: dict[str, list[Route]] = {area: [] for area, _ in routes if "{" not in area}
+        for area, route in routes:
+            if area in found:
+                found[area].append(route)
+            else:  # few: of each area that begins like it
+                for each in found:
+                    if each.startswith(area.partition("{")[0]):
+                        found[each].append(route)
+        return found
 
     @cached_property
     def _other_routes(self) -> list[Route]:

@@ -6,14 +6,21 @@ from typing import Any
 import pytest
 
 from magnetar.broker.errors import ServiceNotReadyError
-from magnetar.broker.index import broker_index
+from magnetar.broker.index import broker_index, figure_table
 from magnetar.broker.index.broker_index import IndexTables
-from magnetar.broker.index.figure_table import UNLOADED, UNLOADED_HERE, PageQuery
+from magnetar.broker.index.figure_table import (
+    UNLOADED,
+    UNLOADED_HERE,
+    PageQuery,
+    PageScan,
+    subscription_key,
+)
 from magnetar.broker.index.topic_figures import TOPIC_FIELDS
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.topic.topic_stats import add_earliest_times
 from magnetar.bundles.ownership import OWNERS_ROOT
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.metadata import loop_turns
 from magnetar.metadata.errors import MetadataError
 from tests.unit.broker.doubles import Broker, message
 from tests.unit.managed_ledger.cluster import eventually
@@ -232,6 +239,50 @@ async def test_who_asks_the_same_gets_the_same_scan(broker: Broker) -> None:
     assert await tables.topic_page(PageQuery()) is one
     await make(broker, "u")
     assert (await tables.topic_page(PageQuery())).total == 2
+
+
+async def test_pages_that_are_asked_for_at_once_are_found_one_after_the_other(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each would have its turn at each round of the loop, and others would wait for all."""
+    monkeypatch.setattr(figure_table, "SLICE_ROWS", 1)
+    monkeypatch.setattr(loop_turns, "TURN_S", 0.0)
+    for number in range(3):
+        await make(broker, f"t{number}")
+    tables = await broker.service.index.tables()
+    steps, step = list[int](), PageScan.step
+
+    def noted(scan: PageScan) -> bool:
+        steps.append(id(scan))
+        return step(scan)
+
+    monkeypatch.setattr(PageScan, "step", noted)
+    queries = [PageQuery(limit=limit) for limit in (1, 2, 3)]
+    await asyncio.gather(*map(tables.topic_page, queries))
+    assert len(steps) == 9
+    assert [len(set(steps[start : start + 3])) for start in (0, 3, 6)] == [1, 1, 1]
+
+
+async def test_what_is_kept_of_each_row_are_texts_and_numbers(broker: Broker) -> None:
+    """Of a hundred thousand tuples the first collections of garbage would hold the loop for 10 ms
+    and more."""
+    for number in range(20):
+        await make(broker, f"t{number}", messages=1)
+    tables = await broker.service.index.tables()
+    for holder in (tables, tables.topics, tables.subscriptions):
+        for name, kept in vars(holder).items():
+            if isinstance(kept, list | dict) and len(kept) >= 20:
+                assert {*map(type, kept)} <= {str, int}, name
+                assert {*map(type, kept.values() if isinstance(kept, dict) else kept)} <= {str, int}
+    assert len(tables.subscriptions.slot_of) == len(tables.topics.slot_of) == 20
+
+
+async def test_a_line_break_in_a_name_makes_no_two_subscriptions_one(broker: Broker) -> None:
+    assert subscription_key("a\nb", "c") != subscription_key("a", "b\nc")
+    await make(broker, "a\nb")
+    tables = await broker.service.index.tables()
+    (row,) = (await tables.subscription_page(PageQuery())).rows
+    assert (row["topic"], row["subscription"]) == (f"{PREFIX}a\nb", "s0")
 
 
 async def test_an_unloaded_topic_is_told_by_the_owner_of_its_bundle(
