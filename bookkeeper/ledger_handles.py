@@ -11,6 +11,7 @@ from typing import Final
 from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
 from magnetar.bookkeeper.client.ledger_reader import LedgerReader
 from magnetar.bookkeeper.errors import LedgerError
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 
 _READ_BYTES: Final = 1024 * 1024
 _READ_ENTRIES: Final = 1000
@@ -126,6 +127,11 @@ class ReadHandle:
     def is_closed(self) -> bool:
         """The ledger will never have more entries than ``last_confirmed`` tells."""
         return self._reader.is_closed
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """As this view knows it; of a closed ledger only bookies change, by repairs."""
+        return self._reader.metadata
 
     async def refresh(self) -> int:
         """Learn how far the ledger has grown and whether it was closed; ``last_confirmed``.

@@ -75,12 +75,14 @@ class BookKeeperAccess:
         found = await self.metadata(ledger_id)
         if found is None or found.state is LedgerState.CLOSED or not self._recover:
             return found
-        await self._open(ledger_id)
-        return await self.metadata(ledger_id)
+        reader = await self._open(ledger_id, found.password)
+        return None if reader is None else reader.metadata
 
-    async def _open(self, ledger_id: int) -> ReadHandle | None:
+    async def _open(self, ledger_id: int, password: bytes | None = None) -> ReadHandle | None:
+        """``password``: None: metadata tell it. None is returned if there is no such ledger."""
         try:
-            password = await self._password(ledger_id)
+            if password is None:
+                password = await self._password(ledger_id)
             return await self._ledgers.open(ledger_id, password=password, recover=self._recover)
         except NoSuchLedgerError as error:
             # It may also be a bookie's word; only the metadata settles it.

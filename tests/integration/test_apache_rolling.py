@@ -37,18 +37,19 @@ from tests.zookeeper_process import ZooKeeperProcess
 pytestmark = needs_bookkeeper
 _PAGE = ROOT / "docs" / "operate" / "roll-bookies.md"
 _BLOCK = re.compile(r"^ *```sh\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
-_SECONDS = 240.0
+_SECONDS = 600.0
 _BROKER = {
     **{f"managedLedgerDefault{each}": "3" for each in ("EnsembleSize", "WriteQuorum")},
     "managedLedgerDefaultAckQuorum": "2",
-    # Many ledgers, so that each bookie has closed ones and an open one of each topic.
-    "managedLedgerMaxEntriesPerLedger": "100",
+    # Each bookie has closed ledgers and an open one of each topic; how many shall not grow with the
+    # time that this takes, as all are copied six times.
+    "managedLedgerMaxEntriesPerLedger": "1000",
     "managedLedgerMinLedgerRolloverTimeMinutes": "0",
 }
 # Ledgers without writers are closed 30 s after their bookie is lost.
 _GRACE_MS = 2_000
 QUIET = "persistent://public/default/quiet"
-TEXTS = [b"%d" % number for number in range(350)]
+TEXTS = [b"%d" % number for number in range(2500)]
 
 
 @pytest.fixture
@@ -233,10 +234,10 @@ def recovery_of(
 
 
 def fill_quiet(url: str) -> None:
-    """A topic of four ledgers; nobody uses it from now on."""
+    """A topic of three ledgers; nobody uses it from now on."""
     with client_of(url) as client:
         client.subscribe(QUIET, "s")
-        producer = client.create_producer(QUIET, batching_enabled=False)
+        producer = client.create_producer(QUIET, batching_enabled=False, block_if_queue_full=True)
         for text in TEXTS:
             producer.send_async(text, None)
         producer.flush()
