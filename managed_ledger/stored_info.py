@@ -30,9 +30,13 @@ class StoredManagedLedger:
     cursors: dict[str, StoredCursor]
 
 
-async def read_stored(store: MetadataStore, name: str) -> StoredManagedLedger | None:
+async def read_stored(
+    store: MetadataStore, name: str, *, with_cursors: bool = True
+) -> StoredManagedLedger | None:
     """Reads the stored metadata of the log ``name``; None: no such log. Fences, changes nothing.
 
+    Args:
+        with_cursors: false reads none of them.
     Raises:
         MetadataError, ManagedLedgerFormatError, CursorFormatError.
     """
@@ -41,7 +45,7 @@ async def read_stored(store: MetadataStore, name: str) -> StoredManagedLedger | 
     if found is None:
         return None
     cursors: dict[str, StoredCursor] = {}
-    names = await store.children(path)
+    names = await store.children(path) if with_cursors else []
     for start in range(0, len(names), _AT_ONCE):
         some = names[start : start + _AT_ONCE]
         nodes = await asyncio.gather(*(store.get(join(path, each)) for each in some))

@@ -3,12 +3,21 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from time import perf_counter, thread_time
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 TURN_S: Final = 0.0005
+_SORTED_AT: Final = 256
 _Item = TypeVar("_Item")
 Steps: TypeAlias = Generator[None, None, _Item]
 """Work with a result that may be long; between two of its steps anything may happen."""
+
+
+def keep_least(found: list[Any], item: tuple[Any, ...], most: int) -> None:
+    """Add one of very many, of which the least ``most`` are asked for; more may stay, unsorted."""
+    found.append(item)
+    if len(found) % _SORTED_AT == 0:
+        found.sort()
+        del found[most:]
 
 
 class LoopTurns:

@@ -12,6 +12,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self, TypeVar
+from urllib.parse import quote
 
 import orjson
 
@@ -28,8 +29,8 @@ _NAMES_MAX: Final = 65_536
 _ROWS_MAX: Final = 200
 _NAMES, _IDS = "n", "i"
 _ID_BYTES: Final = 8
-_AT_ONCE: Final = 10
-"""Names of a call, so that its address is no longer than servers take."""
+_NAMES_AT_ONCE: Final = 4_000
+"""Characters of a call's names, so that its address is no longer than servers take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +83,21 @@ class KeptOrder:
             for row, each in zip(self.ids, self.names, strict=False)
             if row not in ids
         ]
-        for first in range(0, len(names), _AT_ONCE):
-            yield orjson.dumps(names[first : first + _AT_ONCE]).decode()
+        return name_lists(names)
+
+
+def name_lists(names: Iterable[str | Name]) -> Iterator[str]:
+    """As a parameter that is a JSON array, some at a time."""
+    some, size = list[str](), 0
+    for each in names:
+        text = orjson.dumps(each).decode()
+        size += len(quote(text)) + len("%2C")
+        if some and size > _NAMES_AT_ONCE:
+            yield f"[{','.join(some)}]"
+            some, size = [], len(quote(text))
+        some.append(text)
+    if some:
+        yield f"[{','.join(some)}]"
 
 
 def name_of(row: Mapping[str, Any]) -> Name:

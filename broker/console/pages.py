@@ -65,9 +65,9 @@ from magnetar.broker.console.settings_page import settings
 from magnetar.broker.console.source import IndexPage, IndexQuery
 from magnetar.broker.console.starred import STARRED
 from magnetar.broker.console.step_page import act, step
-from magnetar.broker.console.subject import topic_stats
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.topic_view import (
+    HOLDERS_MAX,
     ROWS_MAX,
     ClientQuery,
     Clients,
@@ -295,7 +295,11 @@ async def topic(ask: Ask) -> View:
     names = ask.names
     path = TopicPath.of(names)
     tab = names.get("tab", "")
-    stats = await panel("Statistics", topic_stats(ask.source.api, path), lambda found: found)
+    clients, lists_all = _clients_of(ask), tab in ("", "subscriptions")
+    call = ask.source.topic_stats(
+        path, clients, ROWS_MAX if lists_all else 1, producers=tab == "producers"
+    )
+    stats = await panel("Statistics", call, lambda found: found)
     content: dict[str, Any] = {"topic": path, "tab": tab, "tabs": _TABS, "counts": {}}
     content["is_starred"] = str(path) in ask.choices.get(STARRED, ())
     if stats.value is None:
@@ -305,11 +309,10 @@ async def topic(ask: Ask) -> View:
         return View("topic.html", path.local, "topics", content, 404 if is_missing else 200)
     partitions, found = stats.value
     explained, publishing, schema = await asyncio.gather(
-        panel("Explanation", _explanations(ask, path, found), dict),
+        panel("Explanation", _explanations(ask, path, found, clients), dict),
         panel_in_turns("Producers", ask.source.publishing(path, found), publishing_row),
         panel("Schema", ask.source.schema(path, None), lambda found: found),
     )
-    clients = _clients_of(ask)
     figures = await run_in_turns(topic_figures(found, explained.value or {}, clients))
     rows = [row async for row in in_turns(partition_rows(found))]
     rows.sort(key=attrgetter("number"))
@@ -344,11 +347,19 @@ async def topic(ask: Ask) -> View:
     return View("topic.html", path.local, "topics", content, live=0 if tab == "messages" else 5)
 
 
-async def _explanations(ask: Ask, path: TopicPath, stats: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the tabs that show subscriptions. Raises AdminError."""
+async def _explanations(
+    ask: Ask, path: TopicPath, stats: Mapping[str, Any], clients: ClientQuery
+) -> dict[str, Any]:
+    """Of the tabs that show subscriptions, to whose statistics consumers are added.
+
+    Raises:
+        AdminError.
+    """
     if ask.names.get("tab", "") not in ("", "subscriptions"):
         return {}
-    return await ask.source.explanations(path, stats)
+    found = await ask.source.explanations(path, stats)
+    await ask.source.add_consumers(path, stats, found, clients)
+    return found
 
 
 def _clients_of(ask: Ask) -> ClientQuery:
@@ -365,7 +376,10 @@ async def _recent(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]:
 
 async def _storage(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]:
     route = "partitioned-internalStats" if partitions else "internalStats"
-    found = asyncio.gather(get(ask.source.api, f"{path.rest}/{route}"), _ledger_infos(ask, path))
+    found = asyncio.gather(
+        get(ask.source.api, f"{path.rest}/{route}", cursorsMax=HOLDERS_MAX),
+        _ledger_infos(ask, path),
+    )
     first = _clients_of(ask).first
     ledgers = panel_in_turns("Ledgers", found, lambda both: stored_topics(str(path), first, *both))
     if partitions or path.is_volatile:  # each partition has states of its own
@@ -385,7 +399,7 @@ async def _ledger_infos(ask: Ask, path: TopicPath) -> Any:
     if path.is_volatile:
         return {}
     try:
-        return await get(ask.source.api, f"{path.rest}/internal-info")
+        return await get(ask.source.api, f"{path.rest}/internal-info", excludeCursors=True)
     except AdminError as error:
         if error.status >= 500:
             raise

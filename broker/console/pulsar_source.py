@@ -47,6 +47,7 @@ from magnetar.broker.console.source import (
     Source,
     TopicSchema,
 )
+from magnetar.broker.console.subject import topic_stats
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.topic_view import listed_subscriptions
 from magnetar.broker.console.transactions_page import listed_row
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
     from magnetar.broker.console.admin_api import AdminApi
     from magnetar.broker.console.draft import Delivery
     from magnetar.broker.console.pulsar_messages import PulsarMessages
+    from magnetar.broker.console.topic_view import ClientQuery
     from magnetar.broker.policies.table import Policy, PolicyRoute
 
 T = TypeVar("T")
@@ -169,6 +171,12 @@ class PulsarSource(Source):
     async def namespaces(self, *, partial: bool = False) -> NamespaceSums:
         """Of all topics that the last snapshot has, also where a part would do."""
         return NamespaceSums(sums_by_namespace((await self._figures()).topics))
+
+    async def topic_stats(
+        self, topic: TopicPath, query: ClientQuery, subscriptions_max: int, *, producers: bool
+    ) -> tuple[int, dict[str, Any]]:
+        """Of all subscriptions: Pulsar doesn't tell which are the furthest behind."""
+        return await topic_stats(self.api, topic)
 
     async def explanations(
         self, topic: TopicPath, stats: Mapping[str, Any]

@@ -9,12 +9,22 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import orjson
+
 from magnetar.broker.console.admin_api import AdminError, get
 from magnetar.broker.console.affinity_row import affinity_rows
 from magnetar.broker.console.broker_view import LoadReports
 from magnetar.broker.console.draft import produce_path
 from magnetar.broker.console.formats import segment
-from magnetar.broker.console.topic_view import listed_subscriptions, of_all_partitions
+from magnetar.broker.console.kept_order import name_lists
+from magnetar.broker.console.subject import topic_stats
+from magnetar.broker.console.topic_view import (
+    is_part,
+    listed_subscriptions,
+    of_all_partitions,
+    opened_names,
+)
+from magnetar.broker.console.views import row_id
 from magnetar.metadata.loop_turns import run_in_turns
 
 if TYPE_CHECKING:
@@ -24,6 +34,7 @@ if TYPE_CHECKING:
     from magnetar.broker.console.admin_api import AdminApi
     from magnetar.broker.console.draft import Delivery
     from magnetar.broker.console.topic_path import TopicPath
+    from magnetar.broker.console.topic_view import ClientQuery
 
 T = TypeVar("T")
 
@@ -269,16 +280,68 @@ class Source:
         )
         return {key: count for counts in found for key, count in counts.items()}
 
+    async def topic_stats(
+        self, topic: TopicPath, query: ClientQuery, subscriptions_max: int, *, producers: bool
+    ) -> tuple[int, dict[str, Any]]:
+        """How many partitions there are, and statistics as ``subject.topic_stats``.
+
+        Of a topic without partitions: only the subscriptions that are furthest behind, and those
+        that ``query`` names; no consumers, see ``add_consumers``.
+
+        Args:
+            producers: whether they are there.
+        Raises:
+            AdminError.
+        """
+        part = {"excludeConsumers": True, "excludePublishers": not producers}
+        named = orjson.dumps([query.opened] if query.opened else []).decode()
+        partitions, stats = await topic_stats(
+            self.api, topic, subscriptionsMax=subscriptions_max, subscriptions=named, **part
+        )
+        found = stats["subscriptions"]
+        if not partitions and query.shown is not None:
+            for names in query.shown.missing({row_id(name) for name in found}):
+                _, more = await topic_stats(self.api, topic, subscriptions=names, **part)
+                found |= more["subscriptions"]
+        return partitions, stats
+
+    async def add_consumers(
+        self,
+        topic: TopicPath,
+        stats: Mapping[str, Any],
+        explanations: Mapping[str, Mapping[str, Any]],
+        query: ClientQuery,
+    ) -> None:
+        """Of the subscriptions that a page shows open, where ``topic_stats`` has left them out.
+
+        Raises:
+            AdminError.
+        """
+        if not is_part(stats):
+            return
+        for names in name_lists(opened_names(stats, explanations, query)):
+            found = await get(
+                self.api, f"{topic.rest}/stats", subscriptions=names, excludePublishers=True
+            )
+            for name, each in found["subscriptions"].items():
+                stats["subscriptions"][name]["consumers"] = each["consumers"]
+
     async def explanations(
         self, topic: TopicPath, stats: Mapping[str, Any]
     ) -> dict[str, dict[str, Any]]:
         """Why each subscription delivers nothing now, or that it does.
 
         Args:
-            stats: of the topic, for clusters that tell no more.
+            stats: of the topic, for clusters that tell no more; of a part of its subscriptions
+                only those are told of.
         Raises:
             AdminError.
         """
+        if is_part(stats):
+            path, told = f"{topic.rest}/explain", dict[str, dict[str, Any]]()
+            for names in name_lists(stats["subscriptions"]):
+                told |= await get(self.api, path, subscriptions=names)
+            return told
         found = await get(self.api, f"{topic.rest}/explain")
         return (
             await run_in_turns(of_all_partitions(found)) if stats.get("partitions") else dict(found)

@@ -14,9 +14,14 @@ if TYPE_CHECKING:
     from magnetar.broker.console.topic_path import TopicPath
 
 
-async def topic_stats(api: AdminApi, topic: TopicPath) -> tuple[int, Any]:
+async def topic_stats(api: AdminApi, topic: TopicPath, **part: str | int | bool) -> tuple[int, Any]:
     """How many partitions there are, and the statistics of all, without what only the console has
-    subscribed. Raises AdminError.
+    subscribed.
+
+    Args:
+        part: of a topic without partitions: parameters of ``stats``, which leave something out.
+    Raises:
+        AdminError.
     """
     partitions = await partition_count(api, topic)
     if partitions:
@@ -27,7 +32,7 @@ async def topic_stats(api: AdminApi, topic: TopicPath) -> tuple[int, Any]:
             getEarliestTimeInBacklog=True,
         )
     else:
-        call = get(api, f"{topic.rest}/stats", getEarliestTimeInBacklog=True)
+        call = get(api, f"{topic.rest}/stats", getEarliestTimeInBacklog=True, **part)
     stats = await call
     found = listed_subscriptions(stats)
     for name, each in found.items() if partitions else ():

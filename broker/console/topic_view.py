@@ -13,7 +13,7 @@ from magnetar.broker.console.kept_order import KeptOrder
 from magnetar.broker.console.views import row_id
 from magnetar.broker.dispatch.explanation import Reason, is_stall
 from magnetar.broker.protocol.topic_name import PARTITION_MARK
-from magnetar.metadata.loop_turns import Steps
+from magnetar.metadata.loop_turns import Steps, keep_least, run_at_once
 
 if TYPE_CHECKING:
     from magnetar.broker.console.source import Deliveries
@@ -25,8 +25,7 @@ ROWS_MAX: Final = 100
 """Of producers, of a subscription's consumers, and of subscriptions on a page."""
 _OPENED_MAX: Final = 10
 """Subscriptions that a page opens by itself."""
-_SORTED_AT: Final = 256
-_HOLDERS_MAX: Final = 20
+HOLDERS_MAX: Final = 20
 """Subscriptions that are named as those that keep ledgers."""
 READER_PREFIX: Final = "console-"
 """Of the names of readers' subscriptions, by which a console reads messages."""
@@ -176,8 +175,8 @@ class TopicFigures:
     subscription_count: int
     subscriptions: Sequence[SubscriptionRow]
     """Of the page: those that are furthest behind, and the one that was opened."""
-    behind: SubscriptionRow | None
-    """The one with the largest backlog, if there is one."""
+    behind: tuple[str, int] | None
+    """Name and backlog of the one that is furthest behind, if one is."""
     order: str
     """Of the rows, see ``KeptOrder``."""
     is_sorted: bool
@@ -200,6 +199,55 @@ def type_of(subscription: Mapping[str, Any]) -> str:
     return "" if found == "None" else str(found)
 
 
+def is_part(stats: Json) -> bool:
+    """Whether they are of some subscriptions only, and lack lists of clients."""
+    return "subscriptionCount" in stats
+
+
+def opened_names(
+    stats: Json, explanations: Mapping[str, Json], query: ClientQuery
+) -> Sequence[str]:
+    """Of the subscriptions whose consumers a page shows.
+
+    Args:
+        stats: of the subscriptions that it shows.
+    """
+    found: Mapping[str, Json] = stats["subscriptions"]
+    if query.opened:
+        return [query.opened] if query.opened in found else []
+    rows = _rows_of(found, run_at_once(_furthest(found)), query)
+    return [
+        name
+        for name in rows.shown[:_OPENED_MAX]
+        if _kind(explanations.get(name, {}), found[name].get("msgBacklog", 0)) == "e"
+    ]
+
+
+def _furthest(found: Mapping[str, Json]) -> Steps[list[str]]:
+    """Names of those with the largest backlogs, these first."""
+    behind = list[tuple[int, str]]()
+    for name, each in found.items():
+        keep_least(behind, (-each.get("msgBacklog", 0), name), ROWS_MAX)
+        yield
+    return [name for _, name in sorted(behind)[:ROWS_MAX]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    shown: Sequence[str]
+    """Names of subscriptions in the order of a page."""
+    order: str
+    is_sorted: bool
+
+
+def _rows_of(found: Mapping[str, Json], fresh: Sequence[str], query: ClientQuery) -> _Rows:
+    kept = KeptOrder.of([(name,) for name in fresh]) if query.shown is None else query.shown
+    names = [each[0] for each in kept.names if each[0] in found]
+    if not kept.names:  # they are too long: those that are among the first still
+        names = kept.arranged({row_id(name): name for name in fresh})
+    return _Rows(names, kept.text, names == fresh)
+
+
 def topic_figures(
     stats: Json, explanations: Mapping[str, Json], query: ClientQuery
 ) -> Steps[TopicFigures]:
@@ -209,29 +257,23 @@ def topic_figures(
         explanations: by subscription; without one it has no reason.
     """
     found: Mapping[str, Json] = stats.get("subscriptions", {})
-    behind, times_ms, consumers = list[tuple[int, str]](), list[int](), 0
-    for name, each in found.items():
-        _keep_least(behind, (-each.get("msgBacklog", 0), name), ROWS_MAX)
+    fresh = yield from _furthest(found)
+    times_ms, consumers = list[int](), 0
+    for each in found.values():
         if (oldest_ms := _oldest_ms(each)) is not None:
             times_ms.append(oldest_ms)
         consumers += len(each.get("consumers", ()))
         yield
-    fresh = [name for _, name in sorted(behind)[:ROWS_MAX]]
-    kept = KeptOrder.of([(name,) for name in fresh]) if query.shown is None else query.shown
-    names = [each[0] for each in kept.names if each[0] in found]
-    if not kept.names:  # they are too long: those that are among the first still
-        names = kept.arranged({row_id(name): name for name in fresh})
-    stored = stats.get("storageSize", 0)
-    if query.opened in found and query.opened not in names:
-        shown = [*names, *[""] * (ROWS_MAX - len(names)), query.opened]
-    else:
-        shown = names
+    shown, stored = _rows_of(found, fresh, query), stats.get("storageSize", 0)
+    places = {name: at for at, name in enumerate(shown.shown)}
+    if query.opened in found:
+        places.setdefault(query.opened, ROWS_MAX)
     rows = dict[str, SubscriptionRow]()
-    for at, name in enumerate(shown):
-        if name:
-            told = explanations.get(name, {})
-            rows[name] = yield from _subscription(name, found[name], told, query, stored, at)
-    producers = yield from _producers(stats.get("publishers", ()), query)
+    for name, at in places.items():
+        told = explanations.get(name, {})
+        rows[name] = yield from _subscription(name, found[name], told, query, stored, at)
+    behind = fresh[0] if fresh and found[fresh[0]].get("msgBacklog") else None
+    producers = yield from _producers(stats, query)
     quota = stats.get("backlogQuotaLimitSize") or -1
     used = stats.get("backlogSize") or 0
     return TopicFigures(
@@ -252,23 +294,13 @@ def topic_figures(
             stats.get("abortedTxnCount", 0),
         ),
         producers=producers,
-        consumers=consumers,
-        subscription_count=len(found),
+        consumers=stats.get("consumerCount", consumers),
+        subscription_count=stats.get("subscriptionCount", len(found)),
         subscriptions=[*rows.values()],
-        behind=next(
-            (rows[name] for name in fresh[:1] if name in rows and rows[name].backlog), None
-        ),
-        order=kept.text,
-        is_sorted=names == fresh,
+        behind=None if behind is None else (behind, found[behind]["msgBacklog"]),
+        order=shown.order,
+        is_sorted=shown.is_sorted,
     )
-
-
-def _keep_least(found: list[Any], item: tuple[Any, ...], most: int) -> None:
-    """Add one of very many, of which the least ``most`` are asked for; more may stay, unsorted."""
-    found.append(item)
-    if len(found) % _SORTED_AT == 0:
-        found.sort()
-        del found[most:]
 
 
 def _oldest_ms(subscription: Json) -> int | None:
@@ -403,15 +435,18 @@ def _consumers(stats: Json, query: ClientQuery, *, is_open: bool) -> Steps[Clien
     found: Sequence[Json] = stats.get("consumers", ())
     active = stats.get("activeConsumerName") if type_of(stats) == "Failover" else None
     if not is_open:
-        return Clients((), 0, len(found), len(found))
+        total = stats.get("consumerCount", len(found))
+        return Clients((), 0, total, total)
     shown, matching = yield from _matching(found, query, "consumerName", active)
     rows = [_consumer(each, active) for each in shown]
     return Clients(rows, query.first, matching, len(found))
 
 
-def _producers(found: Sequence[Json], query: ClientQuery) -> Steps[Clients[ProducerRow]]:
+def _producers(stats: Json, query: ClientQuery) -> Steps[Clients[ProducerRow]]:
+    found: Sequence[Json] = stats.get("publishers", ())
     shown, matching = yield from _matching(found, query, "producerName")
-    return Clients([_producer(each) for each in shown], query.first, matching, len(found))
+    total = stats.get("producerCount", len(found))
+    return Clients([_producer(each) for each in shown], query.first, matching, total)
 
 
 def _matching(
@@ -429,7 +464,7 @@ def _matching(
         if not key or key in names[0].casefold() or key in names[1].casefold():
             matching += 1
             ranks = not _is_active(each, active), not each.get("blockedConsumerOnUnackedMsgs")
-            _keep_least(some, (*ranks, *names, at), end)
+            keep_least(some, (*ranks, *names, at), end)
         yield
     return [found[at] for *_, at in sorted(some)[query.first : end]], matching
 
@@ -582,9 +617,9 @@ def _stored(name: str, internal: Json, info: Json) -> Steps[StoredTopic]:
     furthest = list[tuple[tuple[int, int], str]]()
     for cursor, each in internal.get("cursors", {}).items():
         at = _position(each.get("markDeletePosition", ""))
-        _keep_least(furthest, (at, cursor), _HOLDERS_MAX)
+        keep_least(furthest, (at, cursor), HOLDERS_MAX)
         yield
-    furthest = sorted(furthest)[:_HOLDERS_MAX]
+    furthest = sorted(furthest)[:HOLDERS_MAX]
     rows = [
         (each["ledgerId"], each.get("entries", 0), each.get("size", 0), bool(each.get("offloaded")))
         for each in internal.get("ledgers", [])

@@ -302,10 +302,14 @@ class KeySharedDispatcher(SharedDispatcher):
     def add_stats(self, stats: dict[str, Any], listed: Sequence[ConsumerState]) -> Iterable[None]:
         """Also which key hashes each consumer owns, and which wait for their former owner."""
         super().add_stats(stats, listed)
-        if not listed:
-            return
-        ranges, draining = self.selector.ranges(), self.draining()
+        draining = self.draining()
         stats["drainingHashesCount"] = len(self._moving)
+        if not listed:
+            held_of_all = (entries for held in draining.values() for _, entries, _ in held)
+            stats["drainingHashesUnackedMessages"] = sum(held_of_all)
+            stats["drainingHashesClearedTotal"] = sum(each.drained for each in self.consumers)
+            return
+        ranges = self.selector.ranges()
         for consumer, metrics in zip(listed, stats["consumers"], strict=True):
             held = draining.get(consumer, [])
             unacked = sum(entries for _, entries, _ in held)

@@ -105,6 +105,23 @@ def flag(text: str | None, default: bool = False) -> bool:
     return default if text is None else text.lower() == "true"
 
 
+def names_of(text: str | None, parameter: str) -> list[str] | None:
+    """A JSON array of names in a query string, each once; None: there is no such parameter.
+
+    Raises:
+        ApiError: 400.
+    """
+    if text is None:
+        return None
+    try:
+        found = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise ApiError(400, f"{parameter}: {error}") from error
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise ApiError(400, f"{parameter}: a JSON array of names is expected")
+    return list(dict.fromkeys(found))
+
+
 def Flag(default: bool = False, description: str = "") -> Any:
     """Query parameter that any text is accepted for; pass the value through ``flag``."""
     return Query(

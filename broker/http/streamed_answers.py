@@ -107,7 +107,7 @@ def let_go(value: Any) -> Steps[None]:
     """
     if not isinstance(value, dict):
         return
-    for name in ("partitions", "subscriptions", "publishers", "consumers"):
+    for name in ("partitions", "subscriptions", "publishers", "consumers", "cursors"):
         part = value.get(name)
         while part and isinstance(part, dict | list):
             yield from let_go(part.popitem()[1] if isinstance(part, dict) else part.pop())

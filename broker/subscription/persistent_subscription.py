@@ -724,6 +724,14 @@ class PersistentSubscription(Subscription):
         stats.update(self._rate.events)
         return stats
 
+    def _kept_sums(self) -> tuple[int, int, int]:
+        state, found = self.cursor.state, dict[str, Any]()
+        if self._core is not None:
+            for _ in self._core.add_stats(found, ()):
+                pass
+        delayed_bytes: int = found.get("delayedMessageIndexSizeInBytes", 0)
+        return state.range_count, state.bitmap_bytes, delayed_bytes
+
     @property
     def read_position(self) -> Position:
         """What its dispatcher reads next; without consumers the first unacknowledged entry."""

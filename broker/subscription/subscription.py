@@ -448,6 +448,23 @@ class Subscription(ABC):
         """What was done for all consumers that there ever were."""
         return _added(self._gone, self.consumers)
 
+    def sums(self) -> Steps[Sequence[float]]:
+        """Of the statistics what a topic adds up, some consumers at a step.
+
+        Messages and bytes out a second, bytes and messages out, runs acknowledged above
+        mark-delete, bytes of these, bytes of the index of delayed messages.
+        """
+        messages, sent_bytes, *_ = self._gone
+        for each in list(self.consumers):
+            messages += each.messages_out
+            sent_bytes += each.bytes_out
+            yield
+        return (*self.rates.rates[:2], sent_bytes, messages, *self._kept_sums())
+
+    def _kept_sums(self) -> tuple[int, int, int]:
+        """Those of what only some subscriptions keep."""
+        return 0, 0, 0
+
     def sample_steps(self, now_ms: int) -> Steps[None]:
         """Take a point of the rates, every ``statsUpdateFrequencyInSecs``; some at a step."""
         counts = self._gone

@@ -51,7 +51,7 @@ from magnetar.broker.subscription.consumer import (
     SubscribeRequest,
 )
 from magnetar.broker.subscription.subscription import Subscription
-from magnetar.broker.topic.topic_stats import topic_stats
+from magnetar.broker.topic.topic_stats import ALL_STATS, StatsParts, topic_stats
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.bundles.lookup import BrokerLookup
 from magnetar.managed_ledger.orphan_ledgers import COMPACTION_CURSOR
@@ -649,9 +649,9 @@ class Topic(ABC):
         """TopicStats in Pulsar's shape."""
         return run_at_once(topic_stats(self))
 
-    async def stats_in_turns(self) -> dict[str, Any]:
+    async def stats_in_turns(self, parts: StatsParts = ALL_STATS) -> dict[str, Any]:
         """The same, which may have thousands of subscriptions: others have their turns."""
-        return await run_in_turns(topic_stats(self))
+        return await run_in_turns(topic_stats(self, parts))
 
 
 def _check_subscription_name(name: str) -> None:

@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from dataclasses import dataclass
+from operator import add
+from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.bookkeeper.errors import LedgerError
 from magnetar.broker.compaction.compaction_figures import CompactionFigures
 from magnetar.broker.protocol.entry_header import parse_header
 from magnetar.managed_ledger.errors import ManagedLedgerError
-from magnetar.metadata.loop_turns import Steps, in_turns
+from magnetar.metadata.loop_turns import Steps, in_turns, keep_least
 
 if TYPE_CHECKING:
     from magnetar.broker.topic.persistent_topic import PersistentTopic
     from magnetar.broker.topic.topic import Topic
+    from magnetar.managed_ledger.position import Position
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StatsParts:
+    """What of a topic's statistics is listed."""
+
+    publishers: bool = True
+    consumers: bool = True
+    subscriptions_max: int | None = None
+    """At most so many, those with the largest backlogs, and the one that has acknowledged least;
+    sums are of all, and three counts are added. None: all."""
+    subscriptions: Collection[str] | None = None
+    """These, beside those; without ``subscriptions_max`` only these, in the sums, too."""
+
+
+ALL_STATS: Final = StatsParts()
 
 
 def empty_topic_stats(broker_id: str) -> dict[str, Any]:
@@ -62,7 +82,7 @@ def empty_topic_stats(broker_id: str) -> dict[str, Any]:
     }
 
 
-# Fields of a topic that are the sum of its subscriptions'.
+# Fields of a topic that are the sum of its subscriptions', see `Subscription.sums`.
 _SUMS = (
     "msgRateOut",
     "msgThroughputOut",
@@ -74,21 +94,26 @@ _SUMS = (
 )
 
 
-def topic_stats(topic: Topic) -> Steps[dict[str, Any]]:
+def topic_stats(topic: Topic, parts: StatsParts = ALL_STATS) -> Steps[dict[str, Any]]:
     """One page of figures; rates are those of the last sample."""
     now_ms = topic.service.clock()
     _, messages, size, _ = topic.rates.rates
     stats = empty_topic_stats(topic.service.broker_id)
     subscriptions = stats["subscriptions"]
-    for name, subscription in list(topic.subscriptions.items()):
-        if topic.subscriptions.get(name) is not subscription:
+    are_some = parts.subscriptions_max is not None
+    for name in (yield from _listed(topic, parts, stats)):
+        if (subscription := topic.subscriptions.get(name)) is None:
             continue  # it was just removed
-        metrics = subscriptions[name] = yield from subscription.stats_steps(now_ms)
-        for field in _SUMS:
-            stats[field] += metrics[field]
+        metrics = yield from subscription.stats_steps(now_ms, with_consumers=parts.consumers)
+        subscriptions[name] = metrics
+        if are_some:
+            metrics["consumerCount"] = len(subscription.consumers)
+        else:
+            for field in _SUMS:
+                stats[field] += metrics[field]
         yield
     producers = stats["publishers"]
-    for producer in list(topic.registry.by_name.values()):
+    for producer in list(topic.registry.by_name.values()) if parts.publishers else ():
         producers.append(producer.stats())
         yield
     stats["msgRateIn"] = messages
@@ -107,6 +132,34 @@ def topic_stats(topic: Topic) -> Steps[dict[str, Any]]:
         stats["topicEpoch"] = topic.epoch
     stats.update((yield from topic.storage_stats()))
     return stats
+
+
+def _listed(topic: Topic, parts: StatsParts, stats: dict[str, Any]) -> Steps[list[str]]:
+    """Names of subscriptions. Of a part of all, it adds the sums and the counts of all."""
+    named = parts.subscriptions
+    if parts.subscriptions_max is None:
+        return list(topic.subscriptions if named is None else named)
+    totals, consumers = [stats[field] for field in _SUMS], 0
+    behind = list[tuple[int, str]]()
+    slowest: tuple[Position, str] | None = None
+    for name, subscription in list(topic.subscriptions.items()):
+        if topic.subscriptions.get(name) is not subscription:
+            continue
+        totals = list(map(add, totals, (yield from subscription.sums())))
+        consumers += len(subscription.consumers)
+        backlog, cursor = subscription.backlog, subscription.cursor
+        keep_least(behind, (-backlog, name), parts.subscriptions_max)
+        if cursor is not None and backlog:
+            at = cursor.mark_delete, name
+            slowest = at if slowest is None else min(slowest, at)
+        yield
+    stats.update(zip(_SUMS, totals, strict=True))
+    stats["subscriptionCount"] = len(topic.subscriptions)
+    stats["consumerCount"] = consumers
+    stats["producerCount"] = len(topic.registry.by_name)
+    found = [name for _, name in sorted(behind)[: parts.subscriptions_max]]
+    found += [] if slowest is None else [slowest[1]]
+    return list(dict.fromkeys([*found, *(named or ())]))
 
 
 async def add_earliest_times(topic: PersistentTopic, stats: dict[str, Any]) -> None:

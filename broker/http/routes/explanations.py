@@ -1,13 +1,13 @@
 """Why subscriptions deliver nothing now, and what became of a message."""
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, Final, TypeAlias
 
 from fastapi import Query, Request, Response
 
 from magnetar.broker.dispatch.explanation import publishable
-from magnetar.broker.http.dependencies import Service, SubscriptionName, Topic
+from magnetar.broker.http.dependencies import Service, SubscriptionName, Topic, names_of
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.messaging.rest_consume import parse_message_id_text
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
@@ -66,7 +66,7 @@ _AS_PRINTED: Final = re.compile(
 _Message: TypeAlias = tuple[Position, int]
 """Where it is, and its index in a batch; -1: the whole entry."""
 _STATUSES: Statuses = {
-    400: "Not a message id",
+    400: "Not a message id, or no names",
     405: "A message id of a non-persistent topic",
     412: "The message id is another partition's, or names none of a partitioned topic",
 }
@@ -81,22 +81,30 @@ _MessageId = Annotated[
 
 @routes.get(TOPIC + "/explain", example={"billing": _EXAMPLE}, statuses=_STATUSES)
 async def explain_all(
-    request: Request, service: Service, topic: Topic, spread: Spread, messageId: _MessageId = None
+    request: Request,
+    service: Service,
+    topic: Topic,
+    spread: Spread,
+    messageId: _MessageId = None,
+    subscriptions: Annotated[
+        str | None, Query(description="Only of these: a JSON array of names")
+    ] = None,
 ) -> Response:
     """Why each subscription delivers nothing now, or what became of a message in each.
 
     By the name of the subscription; else as for a single subscription.
     """
+    names = names_of(subscriptions, "subscriptions")
 
     async def one(name: TopicName, message: _Message | None) -> dict[str, Any]:
         found = await loaded(service, name)
         if message is None:
             publishing, answer = found.explain_publishing(), dict[str, Any]()
-            async for of, each in in_turns(_subscriptions(found)):
+            async for of, each in in_turns(_subscriptions(found, names)):
                 answer[of] = (await explain_now(each, publishing)).as_json()
             return answer
-        subscriptions = in_turns(_subscriptions(found))
-        return {of: await _of_message(each, message) async for of, each in subscriptions}
+        asked = in_turns(_subscriptions(found, names))
+        return {of: await _of_message(each, message) async for of, each in asked}
 
     return await _answer(request, service, topic, spread, messageId, one)
 
@@ -116,9 +124,14 @@ async def explain_publishing(
     return await _answer(request, service, topic, spread, None, one)
 
 
-def _subscriptions(topic: LoadedTopic) -> list[tuple[str, Subscription]]:
-    """As a list, since they may come and go meanwhile."""
-    return list(topic.subscriptions.items())
+def _subscriptions(
+    topic: LoadedTopic, names: Sequence[str] | None
+) -> list[tuple[str, Subscription]]:
+    """As a list, since they may come and go meanwhile; ``names``: only these, as far as there."""
+    found = topic.subscriptions
+    if names is None:
+        return list(found.items())
+    return [(name, found[name]) for name in names if name in found]
 
 
 @routes.get(SUBSCRIPTION + "/explain", example=_EXAMPLE, statuses=_STATUSES)

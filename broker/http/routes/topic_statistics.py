@@ -8,7 +8,7 @@ import orjson
 from fastapi import Depends, Query, Request, Response
 
 from magnetar.broker.cluster.broker_client import BrokerCall, topic_path
-from magnetar.broker.http.dependencies import Service, Topic, flag
+from magnetar.broker.http.dependencies import Flag, Service, Topic, flag, names_of
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
@@ -39,6 +39,7 @@ from magnetar.broker.service.broker_service import BrokerService
 from magnetar.broker.topic.entry_metadata import index_of
 from magnetar.broker.topic.persistent_topic import PersistentTopic
 from magnetar.broker.topic.topic_stats import (
+    StatsParts,
     add_earliest_times,
     add_last_publish_time,
     empty_topic_stats,
@@ -53,6 +54,10 @@ routes = Routes(
 
 _Text = str | None
 _SUMMED_AT_ONCE = 50
+_CursorsMax = Annotated[
+    int | None,
+    Query(ge=0, description="At most so many cursors, those that have acknowledged least"),
+]
 
 
 def _switch(name: str, default: bool | str, description: str) -> dict[str, Any]:
@@ -75,6 +80,23 @@ _SWITCHES = [
     _switch("excludeConsumers", False, "Leave the lists of consumers empty"),
     _switch("authoritative", False, "Accepted for Pulsar's clients"),
 ]
+_SOME = [
+    {
+        "name": "subscriptionsMax",
+        "in": "query",
+        "description": "At most so many subscriptions, those with the largest backlogs, and the one"
+        " that has acknowledged least; sums are of all, and `subscriptionCount`, `consumerCount`"
+        " and `producerCount` are added",
+        "schema": {"type": "integer", "minimum": 0},
+    },
+    {
+        "name": "subscriptions",
+        "in": "query",
+        "description": "A JSON array of names: these, too; without `subscriptionsMax` only these,"
+        " and sums are theirs",
+        "schema": {"type": "string"},
+    },
+]
 _PARTITIONED_EXAMPLE = {
     "msgRateIn": 0.0,
     "msgInCounter": 24,
@@ -92,35 +114,41 @@ class StatsOptions:
     would cost as much as the statistics themselves.
     """
 
-    __slots__ = ("backlog_size", "consumers", "earliest_time", "per_partition", "publishers")
+    __slots__ = ("backlog_size", "earliest_time", "parts", "per_partition")
 
     def __init__(self, request: Request) -> None:
         query = request.query_params
         is_persistent = request.path_params["domain"] == "persistent"
         self.backlog_size = flag(query.get("subscriptionBacklogSize"), default=is_persistent)
         self.earliest_time = flag(query.get("getEarliestTimeInBacklog"))
-        self.publishers = not flag(query.get("excludePublishers"))
-        self.consumers = not flag(query.get("excludeConsumers"))
         self.per_partition = flag(query.get("perPartition"), default=True)
+        self.parts = StatsParts(
+            not flag(query.get("excludePublishers")),
+            not flag(query.get("excludeConsumers")),
+            _count(query.get("subscriptionsMax")),
+            names_of(query.get("subscriptions"), "subscriptions"),
+        )
 
     async def of(self, service: BrokerService, name: TopicName) -> dict[str, Any]:
         """TopicStats of one topic, loaded if need be."""
         topic = await loaded(service, name)
-        stats = await topic.stats_in_turns()
+        stats = await topic.stats_in_turns(self.parts)
         if isinstance(topic, PersistentTopic):
             await add_last_publish_time(topic, stats)
             if self.earliest_time:
                 reading = "Reading the first message of a backlog"
                 await stored(add_earliest_times(topic, stats), reading)
-        if not self.publishers:
-            stats["publishers"] = []
-        if not self.backlog_size or not self.consumers:
+        if not self.backlog_size:
             async for subscription in in_turns(stats["subscriptions"].values()):
-                if not self.backlog_size:
-                    subscription["backlogSize"] = -1
-                if not self.consumers:
-                    subscription["consumers"] = []
+                subscription["backlogSize"] = -1
         return stats
+
+
+def _count(text: str | None) -> int | None:
+    """Raises ApiError."""
+    if text is not None and not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise ApiError(400, f"subscriptionsMax: {text!r:.80} is no number of subscriptions")
+    return None if text is None else int(text)
 
 
 async def _options(request: Request) -> StatsOptions:
@@ -134,7 +162,7 @@ Options = Annotated[StatsOptions, Depends(_options)]
     "/stats",
     authoritative=False,
     example={"msgRateIn": 0.0, "msgInCounter": 12, "subscriptions": {}},
-    parameters=_SWITCHES,
+    parameters=[*_SWITCHES, *_SOME],
 )
 async def stats(request: Request, service: Service, topic: Topic, options: Options) -> Response:
     """Statistics of one topic."""
@@ -161,13 +189,15 @@ async def _record(service: BrokerService, topic: TopicName) -> dict[str, Any]:
     "/partitioned-stats",
     mode=RoutingMode.LOCAL,
     example=_PARTITIONED_EXAMPLE,
-    statuses={412: "The name is a partition's"},
+    statuses={400: "A part of the subscriptions", 412: "The name is a partition's"},
     parameters=[*_SWITCHES, _PER_PARTITION],
 )
 async def partitioned_stats(
     request: Request, service: Service, topic: Topic, options: Options, spread: Spread
 ) -> Response:
     """Sum over all partitions, and each one's statistics."""
+    if options.parts.subscriptions_max is not None or options.parts.subscriptions is not None:
+        raise ApiError(400, "subscriptionsMax, subscriptions: only of one partition")
     record = await _record(service, topic)
     query = spread.same_call().query
 
@@ -212,19 +242,24 @@ async def get_internal_stats(
     service: Service,
     topic: Topic,
     metadata: Annotated[_Text, Query(description="Also each ledger's own metadata")] = None,
+    cursorsMax: _CursorsMax = None,
 ) -> Response:
     """Ledgers and cursors."""
     found = await loaded(service, topic)
     if not isinstance(found, PersistentTopic):
-        return JsonResponse(volatile_internal_stats(found))
-    return await in_pieces(request, internal_stats(found, metadata=flag(metadata)))
+        return JsonResponse(volatile_internal_stats(found, cursorsMax))
+    return await in_pieces(
+        request, internal_stats(found, metadata=flag(metadata), cursors_max=cursorsMax)
+    )
 
 
-async def _internal_stats(service: BrokerService, name: TopicName) -> AsyncIterator[bytes] | bytes:
+async def _of_partition(
+    service: BrokerService, name: TopicName, cursors_max: int | None
+) -> AsyncIterator[bytes] | bytes:
     topic = await loaded(service, name)
     if isinstance(topic, PersistentTopic):
-        return internal_stats(topic)
-    return orjson.dumps(volatile_internal_stats(topic))
+        return internal_stats(topic, cursors_max=cursors_max)
+    return orjson.dumps(volatile_internal_stats(topic, cursors_max))
 
 
 @routes.get(
@@ -242,18 +277,25 @@ async def _internal_stats(service: BrokerService, name: TopicName) -> AsyncItera
     },
 )
 async def partitioned_internal_stats(
-    request: Request, service: Service, topic: Topic, spread: Spread
+    request: Request,
+    service: Service,
+    topic: Topic,
+    spread: Spread,
+    cursorsMax: _CursorsMax = None,
 ) -> Response:
     """Ledgers and cursors of all partitions."""
     record = await service.resources.partitioned(topic)
     if record is None:
         raise ApiError(404, f"Partitioned Topic {topic} not found")
+    query = "" if cursorsMax is None else f"cursorsMax={cursorsMax}"
 
     answers = await spread.parts(
         topic,
-        lambda name: _internal_stats(service, name),
+        lambda name: _of_partition(service, name, cursorsMax),
         count=record.get("partitions", 0),
-        call=lambda part: BrokerCall("GET", topic_path(part, "/internalStats"), wants_text=True),
+        call=lambda part: BrokerCall(
+            "GET", topic_path(part, "/internalStats"), query, wants_text=True
+        ),
     )
     parts = answers.without(404).check().by_name()
     metadata = {"metadata": partitioned_metadata(record)}
@@ -273,17 +315,24 @@ async def partitioned_internal_stats(
     },
     statuses=OF_PARTITIONED,
 )
-async def internal_info(request: Request, service: Service, topic: Topic) -> Response:
+async def internal_info(
+    request: Request,
+    service: Service,
+    topic: Topic,
+    excludeCursors: Annotated[_Text, Flag(description="Leave the cursors out")] = None,
+) -> Response:
     """What the metadata store holds of the topic; it isn't loaded for this."""
     if not topic.is_persistent:
         raise ApiError(405, "Internal info of a non-persistent topic is not available")
-    count = await require_existing(service, topic)
+    count, with_cursors = await require_existing(service, topic), not flag(excludeCursors)
     if count is None:
-        answer = await _stored_info(service, topic)
+        answer = await _stored_info(service, topic, with_cursors)
         if answer is None:  # deleted in between
             raise not_found(topic)
         return await in_pieces(request, answer)
-    answers = await each(range(count), lambda n: _stored_info(service, topic.partition(n)))
+    answers = await each(
+        range(count), lambda n: _stored_info(service, topic.partition(n), with_cursors)
+    )
     parts = {
         str(topic.partition(index)): answer
         async for index, answer in in_turns(enumerate(answers))
@@ -292,8 +341,11 @@ async def internal_info(request: Request, service: Service, topic: Topic) -> Res
     return await in_pieces(request, long_object({"version": 0}, "partitions", parts))
 
 
-async def _stored_info(service: BrokerService, name: TopicName) -> AsyncIterator[bytes] | None:
-    found = await stored(read_stored(service.store, name.ml_name), f"Reading {name}")
+async def _stored_info(
+    service: BrokerService, name: TopicName, with_cursors: bool
+) -> AsyncIterator[bytes] | None:
+    read = read_stored(service.store, name.ml_name, with_cursors=with_cursors)
+    found = await stored(read, f"Reading {name}")
     return None if found is None else ledger_info(found)
 
 

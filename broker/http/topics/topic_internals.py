@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from contextlib import suppress
+from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +14,7 @@ from magnetar.bookkeeper.ledger_metadata import FORMAT_VERSION, LedgerMetadata, 
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
 from magnetar.broker.errors import STORAGE_ERRORS
 from magnetar.broker.http.routing.scatter_gather import each
-from magnetar.broker.http.streamed_answers import long_array
+from magnetar.broker.http.streamed_answers import let_go, long_array
 from magnetar.broker.http.topics.topic_access import stored
 from magnetar.broker.http.topics.topic_segments import position_fields
 from magnetar.broker.rate_limits.rate_sampler import iso_time
@@ -21,7 +22,7 @@ from magnetar.broker.subscription.persistent_subscription import PersistentSubsc
 from magnetar.managed_ledger.cursor.ack_state import runs_of
 from magnetar.managed_ledger.offload.policy import is_offloaded
 from magnetar.managed_ledger.position import Position, format_position
-from magnetar.metadata.loop_turns import in_turns
+from magnetar.metadata.loop_turns import in_turns, keep_least, run_in_turns
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -40,7 +41,7 @@ _RANGES_MAX: Final = 1000
 """Runs of acknowledged entries shown; a cursor may have millions."""
 
 
-def volatile_internal_stats(topic: Topic) -> dict[str, Any]:
+def volatile_internal_stats(topic: Topic, cursors_max: int | None = None) -> dict[str, Any]:
     """PersistentTopicInternalStats of a topic that stores nothing: what was published, and which
     subscriptions it has. The zeros are true: no ledger, no cursor, nothing read.
     """
@@ -66,21 +67,25 @@ def volatile_internal_stats(topic: Topic) -> dict[str, Any]:
         "pendingAddEntriesCount": 0,
         "cursors": {
             name: {**cursor, "active": bool(subscription.consumers)}
-            for name, subscription in topic.subscriptions.items()
+            for name, subscription in islice(topic.subscriptions.items(), cursors_max)
         },
     }
 
 
-async def internal_stats(topic: PersistentTopic, *, metadata: bool = False) -> AsyncIterator[bytes]:
+async def internal_stats(
+    topic: PersistentTopic, *, metadata: bool = False, cursors_max: int | None = None
+) -> AsyncIterator[bytes]:
     """PersistentTopicInternalStats as of now.
 
     Args:
         metadata: also what the metadata store says of each ledger, when its turn comes. Only
             reading that raises a BrokerError.
+        cursors_max: only so many cursors, those that have acknowledged least; None: all.
     """
     compacted = await _compacted_ledger(topic, metadata=metadata)
     more = {"schemaLedgers": [], "compactedLedger": compacted}
-    async for piece in log_stats(topic.ledger, topic.subscriptions, more, metadata=metadata):
+    of, log = topic.subscriptions, topic.ledger
+    async for piece in log_stats(log, of, more, metadata=metadata, cursors_max=cursors_max):
         yield piece
 
 
@@ -90,6 +95,7 @@ async def log_stats(
     more: Mapping[str, Any] = MappingProxyType({}),
     *,
     metadata: bool = False,
+    cursors_max: int | None = None,
 ) -> AsyncIterator[bytes]:
     """ManagedLedgerInternalStats; see `internal_stats`.
 
@@ -100,10 +106,17 @@ async def log_stats(
     core = None if appends is None else appends.core
     rows = ledger.lists.info.ledgers  # the open one shows zeros, as Pulsar's does
     cursors: dict[str, dict[str, Any]] = {}
-    waiting = 0
+    waiting, listed = 0, list[tuple[Position, str]]()
     async for name, cursor in in_turns(list(ledger.cursors.items())):
-        cursors[name] = _cursor(ledger, cursor, subscriptions.get(name))
-        waiting += cursors[name]["waitingReadOp"]
+        subscription = subscriptions.get(name)
+        waiting += isinstance(subscription, PersistentSubscription) and subscription.is_waiting
+        if cursors_max is None:
+            cursors[name] = _cursor(ledger, cursor, subscription)
+        else:
+            keep_least(listed, (cursor.mark_delete, name), cursors_max)
+    for _, name in sorted(listed)[:cursors_max]:
+        if (found := ledger.cursors.get(name)) is not None:  # else deleted meanwhile
+            cursors[name] = _cursor(ledger, found, subscriptions.get(name))
     answer: dict[str, Any] = {
         "entriesAddedCounter": ledger.entries_added,
         "numberOfEntries": ledger.offsets.entry_count,
@@ -124,6 +137,7 @@ async def log_stats(
     of = ledger if metadata else None
     async for piece in long_array(answer, "ledgers", _pieces(rows, _ledger_row, of)):
         yield piece
+    await run_in_turns(let_go(answer))
 
 
 async def _compacted_ledger(topic: PersistentTopic, *, metadata: bool) -> dict[str, Any]:
@@ -254,6 +268,7 @@ async def ledger_info(found: StoredManagedLedger) -> AsyncIterator[bytes]:
         answer["properties"] = dict(info.properties)
     async for piece in long_array(answer, "ledgers", _pieces(info.ledgers, _stored_row)):
         yield piece
+    await run_in_turns(let_go(answer))
 
 
 def _stored_row(ledger: LedgerInfo) -> dict[str, Any]:

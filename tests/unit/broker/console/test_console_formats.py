@@ -246,11 +246,11 @@ def test_rows_of_a_topic_stay_where_they_were() -> None:
         True,
     )
     kept = KeptOrder.parse(figures.order)
-    stats["subscriptions"] = {"a": {"msgBacklog": 9}, "c": {"msgBacklog": 1}, "new": {}}
+    stats["subscriptions"] = {"a": {"msgBacklog": 9}, "c": {"msgBacklog": 1}}
+    stats["subscriptions"]["new"] = {"msgBacklog": 20}
     figures = run_at_once(topic_figures(stats, {}, ClientQuery(shown=kept)))
     assert [(each.name, each.backlog) for each in figures.subscriptions] == [("c", 1), ("a", 9)]
-    assert figures.behind is not None
-    assert (figures.behind.name, figures.is_sorted) == ("a", False)
+    assert (figures.behind, figures.is_sorted) == (("new", 20), False)
     assert kept is not None
     assert figures.order == kept.text
 

@@ -112,3 +112,25 @@ async def test_what_is_read_next_counts_whether_it_is_there_or_not(cluster: Clus
     log.new_non_durable_cursor(appends.acked[1][0], "reader")
     reader = await shown("reader")
     assert (reader["state"], reader["cursorLedger"]) == ("Open", -1)
+
+
+async def test_a_part_of_the_cursors(cluster: Cluster) -> None:
+    """Those that have acknowledged least; what is told of the log is of all."""
+    log = await cluster.factory().open(NAME, CONFIG)
+    topic = cast(PersistentTopic, SimpleNamespace(ledger=log, subscriptions={}, compacted=None))
+    appends = await appended(log, *[b"x"] * 5)
+    at = [position for position, _ in appends.acked]
+    for number in (3, 0, 4, 2, 1):
+        cursor = await log.open_cursor(f"s{number}", EARLIEST)
+        cursor.ack(at[: number + 1])
+        await cursor.flush()
+    every: dict[str, Any] = await whole(internal_stats(topic))
+    for most in range(7):
+        part: dict[str, Any] = await whole(internal_stats(topic, cursors_max=most))
+        least = {f"s{number}": every["cursors"][f"s{number}"] for number in range(min(most, 5))}
+        assert part == {**every, "cursors": least}
+    await log.close()
+    stored = await read_stored(cluster.store, NAME)
+    without = await read_stored(cluster.store, NAME, with_cursors=False)
+    assert stored is not None
+    assert without == replace(stored, cursors={})

@@ -1,0 +1,144 @@
+"""A page asks for the subscriptions that it shows; it tells what statistics of all would tell."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from magnetar.broker.console.admin_api import RemoteApi
+from magnetar.broker.console.kept_order import KeptOrder, name_lists
+from magnetar.broker.console.pulsar_source import PulsarSource
+from magnetar.broker.console.source import Source
+from magnetar.broker.console.topic_path import TopicPath
+from magnetar.broker.console.topic_view import ROWS_MAX, ClientQuery, TopicFigures, topic_figures
+from magnetar.broker.http.server.app import create_app
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.metadata.loop_turns import run_at_once
+from tests.unit.broker.doubles import Broker
+
+TOPIC = "persistent/public/default/t"
+STATS = f"/admin/v2/{TOPIC}/stats"
+PATH = TopicPath.parse("persistent://public/default/t")
+NAMES = [f"s{number:03}" for number in range(130)]
+"""The first ones have the largest backlogs."""
+WITH_CONSUMERS = NAMES[125]
+
+
+@pytest.fixture
+async def client(broker: Broker) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(create_app(broker.service))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as found:
+        yield found
+
+
+@pytest.fixture
+async def topic(client: httpx.AsyncClient, broker: Broker) -> None:
+    """Ten subscriptions between two messages each, consumers and producers."""
+    assert (await client.put(f"/admin/v2/{TOPIC}")).is_success
+    body = {"producerName": "p", "messages": [{"payload": "x"}]}
+    for number, name in enumerate(NAMES, 1):
+        assert (await client.put(f"/admin/v2/{TOPIC}/subscription/{name}")).is_success
+        if number % 10 == 0:
+            assert (await client.post(f"/topics/{TOPIC}", json=body)).is_success
+    peer = broker.client()
+    await peer.receive_one()
+    for number in range(1, 4):
+        await peer.produce(str(PATH), producer_name=f"p{number}", producer_id=number)
+        command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
+        subscribe = command.subscribe
+        subscribe.topic, subscribe.subscription = str(PATH), WITH_CONSUMERS
+        subscribe.subType, subscribe.consumer_id = pb.CommandSubscribe.Shared, number
+        subscribe.consumer_name, subscribe.request_id = f"c{number}", number
+        peer.send(command)
+        await peer.receive_one()
+
+
+@pytest.mark.usefixtures("topic")
+async def test_statistics_of_a_part(client: httpx.AsyncClient) -> None:
+    """Sums and counts are those of all."""
+    every = (await client.get(STATS, params={"getEarliestTimeInBacklog": "true"})).json()
+    subscriptions = every.pop("subscriptions")
+    counts = {"subscriptionCount": 130, "consumerCount": 3, "producerCount": 3}
+
+    async def part(**query: Any) -> dict[str, Any]:
+        answer = await client.get(STATS, params={"getEarliestTimeInBacklog": "true", **query})
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    for most, names in ((0, []), (1, []), (3, [NAMES[7], "none"]), (100, [WITH_CONSUMERS])):
+        found = await part(subscriptionsMax=most, subscriptions=orjson.dumps(names).decode())
+        listed = {*NAMES[:most], *names, NAMES[0]} - {"none"}
+        assert found.pop("subscriptions") == {
+            name: {**subscriptions[name], "consumerCount": len(subscriptions[name]["consumers"])}
+            for name in listed
+        }
+        assert found == {**every, **counts}
+    found = await part(subscriptionsMax=3, excludeConsumers="true", excludePublishers="true")
+    assert (found["publishers"], found["producerCount"]) == ([], 3)
+    found = await part(subscriptions=orjson.dumps([WITH_CONSUMERS, "none"]).decode())
+    assert found["subscriptions"] == {WITH_CONSUMERS: subscriptions[WITH_CONSUMERS]}
+    for wrong in (("subscriptionsMax", "-1"), ("subscriptions", '"s"'), ("subscriptions", "[")):
+        assert (await client.get(STATS, params=[wrong])).status_code == 400, wrong
+    assert (await client.put(f"/admin/v2/{TOPIC}p/partitions", json=1)).is_success
+    refused = await client.get(f"/admin/v2/{TOPIC}p/partitioned-stats?subscriptionsMax=1")
+    assert refused.status_code == 400
+
+
+@pytest.mark.usefixtures("topic")
+async def test_reasons_of_a_part(client: httpx.AsyncClient) -> None:
+    every = (await client.get(f"/admin/v2/{TOPIC}/explain")).json()
+    names = [NAMES[3], WITH_CONSUMERS]
+    query = {"subscriptions": orjson.dumps([*names, "none"]).decode()}
+    part = (await client.get(f"/admin/v2/{TOPIC}/explain", params=query)).json()
+    assert part == {name: every[name] for name in names}
+
+
+KEPT = KeptOrder.of([(NAMES[number],) for number in (120, 5, 129, 0)])
+
+
+@pytest.mark.usefixtures("topic")
+@pytest.mark.parametrize(
+    "query",
+    [
+        ClientQuery(),
+        ClientQuery(WITH_CONSUMERS),
+        ClientQuery(WITH_CONSUMERS, text="C2"),
+        ClientQuery("none"),
+        ClientQuery(shown=KEPT),
+        ClientQuery(NAMES[128], shown=KEPT),
+    ],
+)
+async def test_a_page_of_either_source_has_the_same_figures(
+    client: httpx.AsyncClient, query: ClientQuery
+) -> None:
+    """Apache Pulsar's is asked for all subscriptions, Magnetar's for those of the page."""
+    api = RemoteApi(client, "http://localhost", dict)
+    whole, own = PulsarSource(api), Source(api)
+    found = list[TopicFigures]()
+    for source in (own, whole):
+        partitions, stats = await source.topic_stats(PATH, query, ROWS_MAX, producers=True)
+        assert partitions == 0
+        explained = await own.explanations(PATH, {})
+        await source.add_consumers(PATH, stats, explained, query)
+        found.append(run_at_once(topic_figures(stats, explained, query)))
+        assert len(stats["subscriptions"]) == (
+            130 if source is whole else len(stats["subscriptions"])
+        )
+    part, every = found
+    assert part == every
+    assert (part.subscription_count, part.consumers, part.producers.total) == (130, 3, 3)
+    assert part.behind == (NAMES[0], 13)
+    await whole.close()
+
+
+def test_names_of_a_call_are_no_longer_than_servers_take() -> None:
+    names = [f"{'ä' * 80}{number}" for number in range(100)]
+    texts = [*name_lists(names)]
+    assert [name for text in texts for name in orjson.loads(text)] == names
+    sizes = [len(str(httpx.QueryParams({"only": text}))) for text in texts]
+    assert max(sizes) < 4_100
+    assert len(texts) < 15
+    assert [*name_lists([])] == []
