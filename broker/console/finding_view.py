@@ -33,6 +33,20 @@ def finding_rows(found: Iterable[Mapping[str, Any]]) -> list[FindingRow]:
     return [_row(each) for each in found]
 
 
+def subscription_marks(found: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Of the subscriptions that stand still or warn, by ``subscription_label``: the worst mark."""
+    marks = dict[str, str]()
+    for each in found:  # the worst first
+        if each["severity"] in _MARKS:
+            marks.setdefault(each.get("subject") or "", _MARKS[each["severity"]])
+    return marks
+
+
+def subscription_label(topic: object, subscription: str) -> str:
+    """As a finding has it for its subject."""
+    return f"{topic}{_SUBSCRIPTION}{subscription}"
+
+
 def _row(finding: Mapping[str, Any]) -> FindingRow:
     sentence, subject = finding["sentence"], finding.get("subject") or ""
     href = link = ""

@@ -9,6 +9,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.console.charts import Chart, chart, sparkline
+from magnetar.broker.console.finding_view import subscription_label
 from magnetar.broker.console.formats import number, span
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.views import row_id
@@ -208,11 +209,15 @@ class BehindRow:
     consumers: int | None
 
 
-def behind_rows(page: IndexPage) -> list[BehindRow]:
-    return [_behind(each) for each in page.rows]
+def behind_rows(page: IndexPage, marks: Mapping[str, str]) -> list[BehindRow]:
+    """
+    Args:
+        marks: of findings, see ``subscription_marks``: they know why nothing is delivered.
+    """
+    return [_behind(each, marks) for each in page.rows]
 
 
-def _behind(row: Json) -> BehindRow:
+def _behind(row: Json, marks: Mapping[str, str]) -> BehindRow:
     backlog, growth = row.get("msgBacklog"), row.get("msgBacklogTrend")
     rate_out, consumers = row.get("msgRateOut"), row.get("consumerCount")
     return BehindRow(
@@ -221,7 +226,8 @@ def _behind(row: Json) -> BehindRow:
         broker=row.get("broker") or "",
         name=row["subscription"],
         type=row.get("type") or "not read yet",
-        kind=_kind(backlog or 0, growth or 0.0, rate_out or 0.0, consumers or 0),
+        kind=(marks.get(subscription_label(row["topic"], row["subscription"])) if backlog else None)
+        or _kind(backlog or 0, growth or 0.0, rate_out or 0.0, consumers or 0),
         backlog=backlog,
         oldest_ms=row.get("earliestMsgPublishTimeInBacklog"),
         trend=trend(growth),

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, replace
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from magnetar.broker.console.about_page import about
 from magnetar.broker.console.actions import SUBSCRIPTION_ACTIONS, TOPIC_ACTIONS
@@ -16,7 +16,7 @@ from magnetar.broker.console.bookie_view import bookie_page, bookie_rows
 from magnetar.broker.console.brokers_page import BROKER_TABS, broker, brokers, few_brokers
 from magnetar.broker.console.export import export
 from magnetar.broker.console.find_page import Part, find, nearby
-from magnetar.broker.console.finding_view import FindingRow, finding_rows
+from magnetar.broker.console.finding_view import FindingRow, finding_rows, subscription_marks
 from magnetar.broker.console.follow import follow
 from magnetar.broker.console.form_fields import BODY_MAX, LONG_BODY_MAX
 from magnetar.broker.console.formats import segment
@@ -87,6 +87,7 @@ from magnetar.broker.console.views import Ask, Panel, Streamed, View, panel, pan
 from magnetar.broker.http.streamed_answers import let_go
 from magnetar.metadata.loop_turns import in_turns, run_in_turns
 
+T = TypeVar("T")
 Page = Callable[[Ask], Awaitable[View]]
 Act = Callable[[Ask, Mapping[str, str]], Awaitable[View | str]]
 
@@ -119,7 +120,7 @@ async def overview(ask: Ask) -> View:
     findings, sums, furthest, history = await asyncio.gather(
         panel("What needs attention", ask.findings(), _findings),
         panel("Figures", source.namespaces(partial=True), sums_of),
-        panel("Subscriptions", source.subscriptions(behind), _behind),
+        panel("Subscriptions", _with_marks(ask, source.subscriptions(behind)), _behind),
         panel("History", source.history(), lambda found: recent_of(found, shown)),
     )
     brokers, bookies, service = await asyncio.gather(
@@ -159,8 +160,20 @@ def _option(addresses: Mapping[str, str] | None) -> str:
     return "" if is_default else f" --url {shlex.quote(url.partition(',')[0])}"
 
 
-def _behind(page: IndexPage) -> dict[str, Any]:
-    return {"rows": behind_rows(page), "total": page.total}
+def _behind(found: tuple[IndexPage, Mapping[str, str]]) -> dict[str, Any]:
+    return {"rows": behind_rows(*found), "total": found[0].total}
+
+
+async def _with_marks(ask: Ask, call: Awaitable[T]) -> tuple[T, Mapping[str, str]]:
+    """An answer, and the marks of subscriptions that need attention, as far as they are known."""
+
+    async def marks() -> Mapping[str, str]:
+        try:
+            return subscription_marks(await ask.findings() or ())
+        except AdminError:  # not for everybody; the overview says why
+            return {}
+
+    return await asyncio.gather(call, marks())
 
 
 async def topics(ask: Ask) -> View:
@@ -194,8 +207,10 @@ async def schemas(ask: Ask) -> View:
 async def subscriptions(ask: Ask) -> View:
     """All subscriptions, the one that is furthest behind first."""
     query = _of_page(subscription_query(ask))
-    found = shown_page(ask, query, ask.source.subscriptions)
-    rows = await panel("Subscriptions", found, lambda found: (found, behind_rows(found.page)))
+    found = _with_marks(ask, shown_page(ask, query, ask.source.subscriptions))
+    rows = await panel(
+        "Subscriptions", found, lambda found: (found[0], behind_rows(found[0].page, found[1]))
+    )
     nothing = "No loaded topic has a subscription."
     return _table(
         ask,

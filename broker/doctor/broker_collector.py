@@ -130,6 +130,7 @@ class _TopicWalk:
         self.offloads: dict[str, int] = {}
         self._idle_partitions: list[tuple[str, SubscriptionFacts]] = []  # by topic
         self._consumed: set[tuple[str, str]] = set()  # topics with partitions, subscriptions
+        self._explained: tuple[Topic, Explanation | None] | None = None  # the last one asked
 
     def look(self, topic: Topic) -> Steps[None]:
         """Note what is wrong with a topic, some subscriptions at a step."""
@@ -141,7 +142,9 @@ class _TopicWalk:
             failed_ms = offloads.last_failure_ms
             if failed_ms > offloads.last_success_ms and self._has_room(self.offloads):
                 self.offloads[name] = failed_ms
-        publishing = topic.explain_publishing() if _may_hold_up(topic) else None
+        publishing = None
+        if _may_hold_up(topic):
+            publishing = yield from self._publishing_of(topic)
         is_held = publishing is not None and publishing.reason is Reason.QUOTA_HELD
         if publishing is not None and is_held and self._has_room(self.held):
             self.held[name] = publishing
@@ -151,19 +154,28 @@ class _TopicWalk:
         if topic.refused_producer is not None:
             served = bool(topic.producers)
             self._note_refusal(name, name, topic.refused_producer, is_served=served)
+        if (refused := topic.refused_subscription) is not None:
+            label = f"{name}, subscription {refused[0]}"
+            self._note_refusal(name, label, refused[1], is_served=False)
         for each in list(topic.subscriptions.values()):
             # Statistics cost fifty times as much as the look at a topic without a backlog.
             if each.backlog > 0:
                 stats = yield from each.stats_steps(now_ms)
                 found = subscription_facts(name, each.name, stats)
                 if found is not None:
-                    self._note(each, found)
+                    yield from self._note(each, found)
             if each.refused is not None:
                 label = f"{name}, subscription {each.name}"
                 self._note_refusal(name, label, each.refused, is_served=bool(each.consumers))
             if each.consumers and topic.name.is_partition:
                 self._consumed.add((str(topic.name.base), each.name))
             yield
+
+    def _publishing_of(self, topic: Topic) -> Steps[Explanation | None]:
+        """Asked once for all subscriptions of a topic: with a quota it looks at all of them."""
+        if self._explained is None or self._explained[0] is not topic:
+            self._explained = topic, (yield from topic.explain_publishing())
+        return self._explained[1]
 
     def _note_refusal(
         self, topic: str, subject: str, refusal: RefusedClient, *, is_served: bool
@@ -177,7 +189,7 @@ class _TopicWalk:
         """Those whose subscription has consumers at other partitions, of those that are here."""
         return [each for base, each in self._idle_partitions if (base, each.name) in self._consumed]
 
-    def _note(self, subscription: Subscription, found: SubscriptionFacts) -> None:
+    def _note(self, subscription: Subscription, found: SubscriptionFacts) -> Steps[None]:
         if found.connected_ms is None:
             self.idle += 1
             name = subscription.topic.name
@@ -190,7 +202,8 @@ class _TopicWalk:
         is_quiet = is_suspect(found, now_ms)
         if (is_quiet or is_held_up(found, now_ms)) and self._has_room(self.waiting):
             if is_quiet:
-                why = subscription.explain(subscription.topic.explain_publishing())
+                publishing = yield from self._publishing_of(subscription.topic)
+                why = subscription.explain(publishing)
             else:
                 why = subscription.explain_oldest()
             self.waiting.append(replace(found, explanation=why))
@@ -207,7 +220,7 @@ def _may_hold_up(topic: Topic) -> bool:
         return True
     if not isinstance(topic, PersistentTopic):
         return False
-    return bool(topic.ledger.pending_bytes) or topic.backlog.explain() is not None
+    return bool(topic.ledger.pending_bytes) or topic.backlog.is_limited
 
 
 async def collect_topics(service: BrokerService, turns: LoopTurns | None = None) -> TopicsFacts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,7 +31,7 @@ from magnetar.broker.topic.backlog_quota import (
     used,
 )
 from magnetar.managed_ledger.position import Position
-from magnetar.metadata.loop_turns import Steps, in_turns, run_at_once, run_in_turns
+from magnetar.metadata.loop_turns import Steps, in_turns, run_in_turns
 
 if TYPE_CHECKING:
     from magnetar.broker.topic.persistent_topic import PersistentTopic
@@ -58,14 +58,14 @@ class BacklogCheck:
         self.evictions: Mapping[str, int] = _NO_EVICTIONS
         """Checks that moved subscriptions, by the type of the quota."""
 
-    def _durable(self) -> list[PersistentSubscription]:
-        return [
-            subscription
-            for subscription in self._topic.subscriptions.values()
-            if isinstance(subscription, PersistentSubscription)
-            and subscription.durable
-            and not subscription.fenced
-        ]
+    def _durable(self) -> Iterator[PersistentSubscription]:
+        for subscription in list(self._topic.subscriptions.values()):
+            if (
+                isinstance(subscription, PersistentSubscription)
+                and subscription.durable
+                and not subscription.fenced
+            ):
+                yield subscription
 
     def _slowest(self) -> Steps[PersistentSubscription | None]:
         """The one that has acknowledged least; the oldest message that waits is one of its own."""
@@ -122,7 +122,7 @@ class BacklogCheck:
     def used(self, now_ms: int) -> Steps[float | None]:
         """How much of a quota the backlog takes, see ``backlog_quota.used``; of what is known."""
         quotas, age_s = self._topic.policies.backlog_quotas, None
-        if not limits_size(quotas) and not limits_age(quotas):
+        if not self.is_limited:
             return None
         slowest = yield from self._slowest()
         if limits_age(quotas) and (oldest := self._known_oldest(slowest)) is not None:
@@ -171,12 +171,18 @@ class BacklogCheck:
             if oldest is not None and oldest.age_s(now_ms) > age.limit_s:
                 raise _error_of(age)
 
-    def explain(self) -> Explanation | None:
-        """Why producers wait or are refused; None: they aren't. The age is the last check's."""
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is a quota."""
         quotas = self._topic.policies.backlog_quotas
-        if not (limits_size(quotas) or limits_age(quotas)):
+        return limits_size(quotas) or limits_age(quotas)
+
+    def explain(self) -> Steps[Explanation | None]:
+        """Why producers wait or are refused; None: they aren't. The age is the last check's."""
+        if not self.is_limited:
             return None
-        oldest, slowest = self._oldest, run_at_once(self._slowest())
+        slowest = yield from self._slowest()
+        quotas, oldest = self._topic.policies.backlog_quotas, self._oldest
         age_s = None if oldest is None else oldest.age_s(self._topic.service.clock())
         kind = exceeded(quotas, self._bytes_behind(slowest), age_s)
         if kind is None or slowest is None or quotas[kind].action == EVICTION:
@@ -225,12 +231,12 @@ class BacklogCheck:
         target = self._topic.ledger.position_before_bytes(eviction_target(limit_bytes))
         if target is None:
             return
-        durable = in_turns(self._durable())
+        durable = in_turns(list(self._durable()))
         evicted = {each.name: each.evict_upto(target) async for each in durable}
         self._report(SIZE, evicted)
 
     async def _evict_older(self, publish_time_ms: int) -> None:
-        durable = self._durable()
+        durable = list(self._durable())
         results = await asyncio.gather(
             *(each.expire_before(publish_time_ms) for each in durable), return_exceptions=True
         )

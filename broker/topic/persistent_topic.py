@@ -708,12 +708,14 @@ class PersistentTopic(Topic):
 
     # --- statistics
 
-    def explain_publishing(self) -> Explanation | None:
+    def explain_publishing(self) -> Steps[Explanation | None]:
         if self.terminated:
             return explanation.terminated()
         if self.fenced and not self.closing:
             return explanation.storage_failed()
-        found = self.backlog.explain() or super().explain_publishing()
+        found = yield from self.backlog.explain()
+        if found is None:
+            found = yield from super().explain_publishing()
         ledger = self.ledger
         missing, allowed = ledger.missing_bookies
         is_waiting = ledger.pending_bytes or missing

@@ -102,6 +102,7 @@ class Topic(ABC):
         """Fenced for good: this object will not serve again."""
         self.refused_producer: RefusedClient | None = None
         """The last one, or its message, since a producer was accepted."""
+        self._refused_subscription: tuple[str, RefusedClient] | None = None
         self.created_ms = self.active_ms = service.clock()
         self.last_publish_ms = 0
         self.entries_in = self.messages_in = self.bytes_in = self.chunks_in = 0
@@ -378,13 +379,22 @@ class Topic(ABC):
         try:
             return await self._subscribe(request, sink)
         except BrokerError as error:
-            found = self.subscriptions.get(request.subscription)
-            if found is not None and not isinstance(error, ServiceNotReadyError):
-                client = f"A consumer of {sink.remote}"
+            if not isinstance(error, ServiceNotReadyError):
+                name, client = request.subscription, f"A consumer of {sink.remote}"
                 if request.consumer_name:
                     client = f"Consumer {request.consumer_name} of {sink.remote}"
-                found.refused = RefusedClient.of(client, error, self.service.clock())
+                refusal = RefusedClient.of(client, error, self.service.clock())
+                if (found := self.subscriptions.get(name)) is not None:
+                    found.refused = refusal
+                else:
+                    self._refused_subscription = name, refusal
             raise
+
+    @property
+    def refused_subscription(self) -> tuple[str, RefusedClient] | None:
+        """One that isn't there because its consumer was refused: the last one's name."""
+        found = self._refused_subscription
+        return None if found is None or found[0] in self.subscriptions else found
 
     async def _subscribe(self, request: SubscribeRequest, sink: ConsumerSink) -> Consumer:
         self._check_open()
@@ -588,15 +598,19 @@ class Topic(ABC):
 
     # --- statistics
 
-    def explain_publishing(self) -> Explanation | None:
+    def explain_publishing(self) -> Steps[Explanation | None]:
         """Why nothing is published here now; None: it is up to producers."""
         for scope, limiter in (
             ("topic", self.rate_limits.publish),
             ("broker", self.service.publish_throttle),
         ):
-            if limiter is not None and (
-                waiting := sum(limiter.is_waiting(each.sink) for each in self.registry)
-            ):
+            if limiter is None:
+                continue
+            waiting = 0
+            for each in list(self.registry):
+                waiting += limiter.is_waiting(each.sink)
+                yield
+            if waiting:
                 return publish_rate_limited(scope, limiter.rate, waiting, limiter.wait_ms())
         refusal, now_ms = self.refused_producer, self.service.clock()
         if (

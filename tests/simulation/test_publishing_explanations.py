@@ -16,6 +16,7 @@ from magnetar.broker.rate_limits.rate_limiter import PublishRateLimiter
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.broker.topic.persistent_topic import PersistentTopic
 from magnetar.managed_ledger.position import LATEST
+from magnetar.metadata.loop_turns import run_at_once
 from tests.simulation.simulator import seeds
 from tests.unit.broker.doubles import Broker, Client, message, receipts
 from tests.unit.managed_ledger.cluster import eventually
@@ -189,7 +190,7 @@ class TopicWorld:
         publishing: what is the matter with the storage, or with limits.
         """
         publishing = publishing or self.of_producers()
-        told = self.topic.explain_publishing()
+        told = run_at_once(self.topic.explain_publishing())
         assert (None if told is None else told.reason) is publishing
         if told is not None and publishing is Reason.PRODUCERS_QUEUED:
             assert told.details == {"waitingProducers": len(self.queue)}

@@ -32,7 +32,7 @@ from magnetar.broker.subscription.persistent_subscription import PersistentSubsc
 from magnetar.broker.subscription.subscription import Subscription
 from magnetar.broker.topic.topic import Topic as LoadedTopic
 from magnetar.managed_ledger.position import Position
-from magnetar.metadata.loop_turns import in_turns
+from magnetar.metadata.loop_turns import in_turns, run_in_turns
 
 routes = Routes(
     tag="subscriptions", access=Access.CONSUME_401, mode=RoutingMode.TOPIC, statuses=NOT_FOUND
@@ -99,7 +99,8 @@ async def explain_all(
     async def one(name: TopicName, message: _Message | None) -> dict[str, Any]:
         found = await loaded(service, name)
         if message is None:
-            publishing, answer = found.explain_publishing(), dict[str, Any]()
+            publishing = await run_in_turns(found.explain_publishing())
+            answer = dict[str, Any]()
             async for of, each in in_turns(_subscriptions(found, names)):
                 answer[of] = (await explain_now(each, publishing)).as_json()
             return answer
@@ -119,7 +120,8 @@ async def explain_publishing(
     """
 
     async def one(name: TopicName, message: _Message | None) -> dict[str, Any]:
-        return ((await loaded(service, name)).explain_publishing() or publishable()).as_json()
+        why = await run_in_turns((await loaded(service, name)).explain_publishing())
+        return (why or publishable()).as_json()
 
     return await _answer(request, service, topic, spread, None, one)
 
@@ -151,14 +153,26 @@ async def explain(
     """
 
     async def one(name: TopicName, message: _Message | None) -> dict[str, Any]:
-        found = find_subscription(await loaded(service, name), subscription)
+        found = _find(await loaded(service, name), subscription)
         if message is None:
-            return (await explain_now(found, found.topic.explain_publishing())).as_json()
+            publishing = await run_in_turns(found.topic.explain_publishing())
+            return (await explain_now(found, publishing)).as_json()
         return await _of_message(found, message)
 
     return await _answer(
         request, service, topic, spread, messageId, one, no_subscription(subscription, topic)
     )
+
+
+def _find(topic: LoadedTopic, name: str) -> Subscription:
+    """Raises ApiError 404: it isn't there, perhaps because its consumer was refused."""
+    try:
+        return find_subscription(topic, name)
+    except ApiError as error:
+        if (refused := topic.refused_subscription) is None or refused[0] != name:
+            raise
+        told = f"{error}. {refused[1].sentence(topic.service.clock())}"
+        raise ApiError(404, told) from error
 
 
 async def _of_message(subscription: Subscription, message: _Message) -> dict[str, Any]:

@@ -122,7 +122,7 @@ def test_a_subscription_that_keeps_up_has_no_warning(figures: Any, mark: str) ->
         "subscription": "s",
         **dict(zip(names, figures, strict=True)),
     }
-    (found,) = behind_rows(IndexPage([row], 1, 1))
+    (found,) = behind_rows(IndexPage([row], 1, 1), {})
     assert found.kind == mark
 
 

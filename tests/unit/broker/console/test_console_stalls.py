@@ -1,5 +1,6 @@
 """The page of a topic that takes no messages, or no clients: it says so, as explain does."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from html import unescape
@@ -64,6 +65,41 @@ async def test_the_page_of_a_topic_tells_that_a_producer_was_refused(
     await producer.produce(producer_name="p")
     assert (await client.get(publishing)).json()["reason"] == "delivering"
     assert banner((await client.get(f"/console/topic/{TOPIC}")).text) == ""
+
+
+async def test_a_subscription_that_a_finding_names_has_its_mark(
+    client: httpx.AsyncClient, broker: Broker
+) -> None:
+    """Lists know figures only; the doctor asks dispatch."""
+    assert (await client.put(f"/admin/v2/{TOPIC}/subscription/s")).is_success
+    body = {"producerName": "p", "messages": [{"payload": "x"}]}
+    assert (await client.post(f"/topics/{TOPIC}", json=body)).is_success
+    consumer = broker.client(port=5000)
+    await consumer.receive_one()
+    command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
+    command.subscribe.topic, command.subscribe.subscription = f"persistent://{TOPIC[11:]}", "s"
+    command.subscribe.subType = pb.CommandSubscribe.Shared
+    command.subscribe.consumer_id = command.subscribe.request_id = 1
+    consumer.send(command)
+    assert (await consumer.receive_one()).type == pb.BaseCommand.SUCCESS
+
+    broker.cluster.now_ms += 3_600_000
+
+    async def mark(path: str) -> str:
+        text = (await client.get(f"/console/{path}")).text
+        (found,) = re.findall(
+            r'<span class="sy (\w)"></span><a href="[^"]*\?open=s"><b>s</b>', text
+        )
+        return str(found)
+
+    for path in ("", "subscriptions"):
+        async with asyncio.timeout(60):  # a page doesn't wait long for findings
+            while await mark(path) != "e":
+                pass
+    findings = (await client.get("/admin/v2/doctor")).json()["findings"]
+    assert ("subscription-stuck", "critical") in [
+        (each["check"], each["severity"]) for each in findings
+    ]
 
 
 async def test_publishing_of_partitions(client: httpx.AsyncClient) -> None:

@@ -12,6 +12,7 @@ from magnetar.broker.rate_limits.rate_limiter import PublishRateLimiter
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.broker.topic.persistent_topic import PersistentTopic
 from magnetar.managed_ledger.position import EARLIEST, LATEST
+from magnetar.metadata.loop_turns import run_at_once
 from tests.unit.broker.doubles import Broker, Client, message, receipts
 from tests.unit.managed_ledger.cluster import eventually
 
@@ -284,8 +285,19 @@ async def test_a_topic_that_asks_for_more_bookies_than_there_are_has_no_producer
 
 
 def explained(topic: PersistentTopic) -> dict[str, Explanation]:
-    publishing = topic.explain_publishing()
+    publishing = run_at_once(topic.explain_publishing())
     return {name: each.explain(publishing) for name, each in topic.subscriptions.items()}
+
+
+async def test_others_have_their_turns_while_very_many_subscriptions_are_looked_at(
+    broker: Broker,
+) -> None:
+    _, topic = await filled(broker)
+    for number in range(20):
+        await topic.create_subscription(f"more{number}", LATEST)
+    await set_quota(broker, "producer_exception", size=10_000)
+    assert explained(topic)["more0"].reason is Reason.QUOTA_HELD
+    assert sum(1 for _ in topic.explain_publishing()) > 20
 
 
 @pytest.mark.parametrize("action", [*REFUSED, "consumer_backlog_eviction"])

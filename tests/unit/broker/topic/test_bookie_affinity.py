@@ -12,6 +12,7 @@ from magnetar.broker.topic.persistent_topic import PersistentTopic
 from magnetar.bundles.bookie_affinity import BookieAffinity
 from magnetar.bundles.local_policies import LOCAL_POLICIES_ROOT
 from magnetar.managed_ledger.position import EARLIEST
+from magnetar.metadata.loop_turns import run_at_once
 from tests.unit.broker.doubles import Broker, Client, message, receipts
 from tests.unit.managed_ledger.cluster import eventually
 
@@ -139,7 +140,7 @@ async def test_a_topic_says_which_bookies_it_lacks(monkeypatch: pytest.MonkeyPat
     await factory.set_bookie_affinity(NAMESPACE, BookieAffinity("ssd"))
     topic = await broker.service.loader.load(TopicName.parse(TOPIC), create=True)
     assert isinstance(topic, PersistentTopic)
-    why = topic.explain_publishing()
+    why = run_at_once(topic.explain_publishing())
     assert why is not None
     missing = "a new ledger needs 1 more writable bookie of those of group ssd; then no group"
     assert missing in why.message

@@ -2,16 +2,19 @@
 
 import random
 
+import httpx
 import pytest
 
 from magnetar.broker.dispatch.explanation import Explanation, Reason
 from magnetar.broker.dispatch.refusal import RECENT_MS
 from magnetar.broker.doctor.doctor import Doctor
 from magnetar.broker.doctor.findings import Finding
+from magnetar.broker.http.server.app import create_app
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.topic.topic import Topic
 from magnetar.managed_ledger.position import LATEST
+from magnetar.metadata.loop_turns import run_at_once
 from tests.unit.broker.doubles import Broker, Client, message, receipts
 from tests.unit.managed_ledger.cluster import eventually
 
@@ -37,7 +40,7 @@ async def subscribe(client: Client, consumer_id: int = 1, **fields: object) -> p
 
 
 def explained(topic: Topic) -> Explanation:
-    return topic.subscriptions["s"].explain(topic.explain_publishing())
+    return topic.subscriptions["s"].explain(run_at_once(topic.explain_publishing()))
 
 
 async def with_subscription(broker: Broker) -> Topic:
@@ -73,6 +76,30 @@ async def test_a_producer_that_is_refused(broker: Broker) -> None:
     )
     await client.produce(producer_name="p")
     assert explained(topic).reason is Reason.CAUGHT_UP
+
+
+async def test_a_consumer_whose_subscription_is_not_made(broker: Broker) -> None:
+    await with_subscription(broker)
+    await broker.service.policies.update_namespace(
+        "public/default", lambda old: {**old, "subscription_types_enabled": ["Exclusive"]}
+    )
+    client = await ready(broker)
+    assert (await subscribe(client, subscription="new")).type == pb.BaseCommand.ERROR
+    told = (
+        "A consumer of 10.0.0.1:5000 was refused 0 ms ago: Subscription of type Shared is disabled."
+    )
+    finding = (await findings(broker))[f"{TOPIC}, subscription new"]
+    assert told in finding.sentence
+    transport = httpx.ASGITransport(create_app(broker.service))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        path = f"/admin/v2/{TOPIC.replace('://', '/')}/subscription"
+        assert (await http.get(f"{path}/new/explain")).json()["reason"].endswith(told)
+        assert "refused" not in (await http.get(f"{path}/other/explain")).json()["reason"]
+    await broker.service.policies.update_namespace(
+        "public/default", lambda old: {**old, "subscription_types_enabled": []}
+    )
+    assert (await subscribe(client, 2, subscription="new")).type == pb.BaseCommand.SUCCESS
+    assert await findings(broker) == {}
 
 
 async def test_a_message_that_is_refused(broker: Broker) -> None:
