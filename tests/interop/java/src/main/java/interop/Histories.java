@@ -51,6 +51,7 @@ final class Histories {
     private final Random random;
     private final boolean cumulative;
     private final Producer<byte[]> batching;
+    private final Producer<byte[]> chunking;
     private final ConsumerBuilder<byte[]> builder;
     private Consumer<byte[]> consumer;
     private final List<MessageId> ids = new ArrayList<>();
@@ -81,6 +82,8 @@ final class Histories {
         subscribed("hold", SubscriptionType.Exclusive).subscribe().close(); // else the log would be trimmed now and then
         batching = world.client().newProducer().topic(world.topic()).batchingMaxMessages(1000)
                 .batchingMaxPublishDelay(1, TimeUnit.SECONDS).sendTimeout(0, TimeUnit.SECONDS).create();
+        chunking = world.client().newProducer().topic(world.topic()).enableBatching(false).enableChunking(true)
+                .chunkMaxMessageSize(100).sendTimeout(0, TimeUnit.SECONDS).create();
         builder = subscribed("s", type);
         consumer = builder.subscribe();
         told.append(type).append('\n');
@@ -97,7 +100,7 @@ final class Histories {
     }
 
     private void compare(int seed) throws Exception {
-        try (batching) {
+        try (batching; chunking) {
             for (int step = 0; step < STEPS; step++) {
                 told.append(step(random.nextInt(100))).append('\n');
             }
@@ -133,11 +136,15 @@ final class Histories {
 
     private String step(int what) throws Exception {
         Open in = open.isEmpty() || random.nextInt(4) == 0 ? null : one(open);
-        if (what < 14) {
+        if (what < 10) {
             open.add(new Open("x" + begun++, world.begin()));
             return "begin " + open.get(open.size() - 1).name;
-        } else if (what < 30) {
+        } else if (what < 25) {
             return "send " + send(world.producer(), 1, in);
+        } else if (what < 28) {
+            return "chunks " + send(chunking, 1, in);
+        } else if (what < 31) {
+            return "delayed " + delayed(in);
         } else if (what < 40) {
             return "batch " + send(batching, 2 + random.nextInt(4), in);
         } else if (what < 66 && !alive.isEmpty()) {
@@ -145,11 +152,20 @@ final class Histories {
         } else if (what < 86 && in != null) {
             open.remove(in);
             return end(in, random.nextInt(3) > 0);
-        } else if (what < 91) {
+        } else if (what > 85 && what < 88 && !ids.isEmpty()) {
+            int at = random.nextInt(ids.size());
+            consumer.seek(ids.get(at));
+            eventually(consumer::isConnected, "a connection behind the seek");
+            return "seek m" + at;
+        } else if (what < 90) {
+            consumer.unsubscribe();
+            consumer = builder.subscribe();
+            return "another subscription";
+        } else if (what < 92) {
             consumer.close();
             consumer = builder.subscribe();
             return "another consumer";
-        } else if (what < 94 && !cumulative) { // Pulsar then forgets some that are acknowledged by others, too
+        } else if (what < 95 && !cumulative) { // Pulsar then forgets some that are acknowledged by others, too
             unload();
             return "unload";
         }
@@ -165,19 +181,35 @@ final class Histories {
         List<CompletableFuture<MessageId>> sent = new ArrayList<>();
         for (int n = 0; n < count; n++) {
             var message = in == null ? producer.newMessage() : producer.newMessage(in.transaction);
-            sent.add(message.key("k" + random.nextInt(3)).value(("m" + (ids.size() + n)).getBytes()).sendAsync());
+            String padding = producer == chunking ? " ".repeat(350) : "";
+            sent.add(message.key("k" + random.nextInt(3)).value(("m" + (ids.size() + n) + padding).getBytes()).sendAsync());
         }
         producer.flush();
         int first = ids.size();
         for (var each : sent) {
             names.put(key(each.get(SECONDS_MAX, TimeUnit.SECONDS)), "m" + ids.size());
-            alive.add(ids.size());
+            if (producer != chunking) { // which chunks a client acknowledges depends on what it has got
+                alive.add(ids.size());
+            }
             if (in != null) {
                 in.sent.add(ids.size());
             }
             ids.add(each.get());
         }
         return "m" + first + " to m" + (ids.size() - 1) + (in == null ? "" : " in " + in.name);
+    }
+
+    private String delayed(Open in) throws Exception {
+        var message = in == null ? world.producer().newMessage() : world.producer().newMessage(in.transaction);
+        MessageId id = message.deliverAfter(200 + random.nextInt(300), TimeUnit.MILLISECONDS)
+                .value(("m" + ids.size()).getBytes()).send();
+        names.put(key(id), "m" + ids.size());
+        alive.add(ids.size());
+        if (in != null) {
+            in.sent.add(ids.size());
+        }
+        ids.add(id);
+        return "m" + (ids.size() - 1) + (in == null ? "" : " in " + in.name);
     }
 
     /** In a transaction that has failed the client would not even ask. */
@@ -230,7 +262,7 @@ final class Histories {
 
     private void unload() throws Exception {
         world.server().admin("PUT", world.topic(), "/unload", "");
-        var before = List.of(world.producer(), batching);
+        var before = List.of(world.producer(), batching, chunking);
         eventually(() -> {
             world.server().admin("GET", world.topic(), "/stats", "");
             return consumer.isConnected() && before.stream().allMatch(Producer::isConnected);
@@ -242,7 +274,7 @@ final class Histories {
             var left = new TreeSet<Integer>();
             Message<byte[]> message;
             while ((message = last.receive(2, TimeUnit.SECONDS)) != null) {
-                left.add(Integer.parseInt(text(message).substring(1)));
+                left.add(Integer.parseInt(text(message).substring(1).trim()));
             }
             told.append("left ").append(left).append('\n');
         }
@@ -250,7 +282,7 @@ final class Histories {
                 .create()) {
             List<String> log = new ArrayList<>();
             while (reader.hasMessageAvailable()) {
-                log.add(text(reader.readNext(SECONDS_MAX, TimeUnit.SECONDS)));
+                log.add(text(reader.readNext(SECONDS_MAX, TimeUnit.SECONDS)).trim());
             }
             told.append("log ").append(log).append('\n');
         }
