@@ -25,7 +25,7 @@ from magnetar.broker.config import BrokerConfig
 from magnetar.broker.http.server.app import create_app
 
 ROOT = Path(__file__).resolve().parents[1]
-ANSWERS = ROOT / "tests" / "unit" / "broker_http" / "access_answers.txt"
+ANSWERS = ROOT / "tests" / "unit" / "broker" / "http" / "access_answers.txt"
 ROLES = ("nobody", "prod", "cons", "ten")
 REFUSED, SILENT = (401, 403), (0, 400, 404, 405, 412, 415, 422, 500)
 NAMES = {

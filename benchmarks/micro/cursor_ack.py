@@ -1,7 +1,7 @@
 """What acknowledgements cost: `python -m benchmarks.micro.cursor_ack`.
 
 Best of a few rounds, in microseconds for each position, on the real `AckState` over a plain ledger
-list; then the size and time of storing a million holes.
+list. Storing a million holes: `managed_ledgers holes`.
 """
 
 import asyncio
@@ -11,19 +11,11 @@ import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
-from pyroaring import BitMap
-
 from magnetar.bookkeeper.errors import LedgerError
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.cursor.ack_state import AckState
 from magnetar.managed_ledger.cursor.cursor import load_or_create_cursor
-from magnetar.managed_ledger.cursor.cursor_format import (
-    ImageReplay,
-    decode_record,
-    encode_increment,
-    encode_snapshot,
-)
-from magnetar.managed_ledger.cursor.cursor_image import CursorImage
+from magnetar.managed_ledger.cursor.cursor_format import encode_increment
 from magnetar.managed_ledger.position import Position
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 
@@ -84,30 +76,6 @@ def shuffled_within(entries: list[int], window: int) -> list[int]:
         rng.shuffle(part)
         out += part
     return out
-
-
-def timed_ms(call: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    call()
-    return (time.perf_counter() - began) * 1e3
-
-
-def million_holes(name: str, image: CursorImage) -> None:
-    records = encode_snapshot(image, -1)
-    encode_ms = min(timed_ms(lambda: encode_snapshot(image, -1)) for _ in range(5))
-
-    def replay() -> CursorImage:
-        reader = ImageReplay()
-        for record in records:
-            reader.on_record(decode_record(record, "benchmark"), "benchmark")
-        return reader.image("benchmark")
-
-    assert replay() == image
-    decode_ms = min(timed_ms(replay) for _ in range(5))
-    print(
-        f"  {name:34} {sum(map(len, records)) / 1e3:8.0f} kB  {len(records):3} records"
-        f"  encode {encode_ms:6.2f} ms  decode {decode_ms:6.2f} ms"
-    )
 
 
 class InstantLedger:
@@ -205,29 +173,6 @@ def main() -> None:
     print(f"  ack of one and its increment         {spent:6.3f}")
 
     asyncio.run(through_the_shell(batches(100, entries)))
-
-    print("a snapshot of a million holes")
-    holes = {n: BitMap(range(1, LEDGER_ENTRIES, 2)) for n in range(40)}
-    million_holes("every second of 2,000,000 entries", CursorImage((0, 0), holes, {}, {}))
-    rng = random.Random(7)
-    holes = {
-        n: BitMap(sorted(rng.sample(range(1, LEDGER_ENTRIES), 25_000))) for n in range(LEDGERS)
-    }
-    million_holes("random half of 4,000,000 entries", CursorImage((0, 0), holes, {}, {}))
-    one = {0: BitMap(range(1, 2_000_000, 2))}
-    million_holes("one ledger of 2,000,000 entries", CursorImage((0, 0), one, {}, {}))
-    for few in (9, 16, 64):
-        size = LEDGER_ENTRIES // few
-        holes = {
-            n: BitMap(rng.sample(range(1, LEDGER_ENTRIES), size)) for n in range(1_000_000 // size)
-        }
-        million_holes(f"random one in {few}", CursorImage((0, 0), holes, {}, {}))
-    regular = {0: BitMap(range(1, 9_000_000, 9))}
-    million_holes("every ninth of 9,000,000 entries", CursorImage((0, 0), regular, {}, {}))
-    holes = {n: BitMap(range(1, LEDGER_ENTRIES)) - gaps for n, gaps in holes.items()}
-    million_holes("all but one in 64", CursorImage((0, 0), holes, {}, {}))
-    sets = {0: dict.fromkeys(range(100000), 11)}
-    million_holes("100,000 partly acked batches", CursorImage((0, 0), {}, sets, {}))
 
 
 if __name__ == "__main__":

@@ -104,7 +104,6 @@ def _request(connection: Connection, command: pb.CommandProducer) -> ProducerReq
         sink=connection.sends,
         producer_id=command.producer_id,
         name=name,
-        name_is_generated=not command.producer_name,
         epoch=command.epoch,
         user_provided_name=command.user_provided_producer_name,
         access_mode=command.producer_access_mode,

@@ -314,7 +314,6 @@ class EffectivePolicies:
             config.broker_deduplication_snapshot_interval_seconds,
         )
         """Seconds between snapshots of what is known of producers; 0: by entries only."""
-        self.subscription_auth_mode = str(self.value("subscription_auth_mode") or "None")
         types = (_names(value) for value in self.values("subscription_types_enabled"))
         self.subscription_types: frozenset[str] = next(
             filter(None, types), config.subscription_types_enabled

@@ -180,17 +180,9 @@ def message_counts(heads: Sequence[bytes]) -> list[int]:
     return [unpack(head, 4)[0] for head in heads]
 
 
-class HeaderRow(NamedTuple):
-    """The fields of a head that dispatch reads; unpacked as plain tuples on the hot path."""
-
-    flags: int
-    messages: int
-    deliver_at_ms: int
-    chunk_hash: int
-
-
 def scan_headers(heads: Sequence[bytes]) -> list[tuple[int, int, int, int]] | None:
-    """None: every entry is one ordinary message to be delivered now; else a `HeaderRow` per entry.
+    """None: every entry is one ordinary message to be delivered now; else flags, messages, time of
+    delivery and hash of the chunk's id of each entry.
 
     Measured for 100 heads: 0.01 µs per entry for the None, 0.06 with rows.
     """

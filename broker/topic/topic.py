@@ -240,13 +240,11 @@ class Topic(ABC):
             producer.waiting = False
             producer.tell_ready(None)
 
-    def evict_producers(
-        self, error: BrokerError, *, tell_waiting: BrokerError | None = None
-    ) -> None:
+    def evict_producers(self, error: BrokerError) -> None:
         """Close every producer: CLOSE_PRODUCER for those that produce, an error for the queue."""
         for producer in self.registry.evict_all():
             if producer.waiting:
-                producer.tell_ready(tell_waiting or error)
+                producer.tell_ready(error)
             else:
                 producer.sink.close_producer(producer)
 
