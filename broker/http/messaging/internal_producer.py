@@ -46,7 +46,7 @@ class InternalProducer:
         self._is_generated = not producer_name
         # A name that nobody else has: cluster, kind and chance.
         self.producer_name = producer_name or f"{service.cluster}-http-{secrets.token_hex(6)}"
-        self._service, self._name, self._schema = service, name, schema
+        self._service, self._name, self.schema = service, name, schema
         self._remote, self._client_version = remote, client_version
         self._round_robin, self._hash_key = round_robin, hash_key
         self._connections = BrokerConnections(service)
@@ -82,7 +82,7 @@ class InternalProducer:
         if owner is not None:
             producer = ClientProducer(await self._connections.to(owner), name)
             return await producer.open(
-                self.producer_name, generated=self._is_generated, schema=self._schema
+                self.producer_name, generated=self._is_generated, schema=self.schema
             )
         return await LocalProducer.open(
             self._service,
@@ -91,7 +91,7 @@ class InternalProducer:
             generated=self._is_generated,
             remote=self._remote,
             client_version=self._client_version,
-            schema=self._schema,
+            schema=self.schema,
         )
 
     async def schema_version(self, schema: SchemaDefinition | None) -> int | None:
@@ -101,7 +101,7 @@ class InternalProducer:
             IncompatibleSchemaError: against the namespace's rules.
         """
         first = self.producers[0]  # partitions share one history
-        if schema == self._schema:
+        if schema == self.schema:
             return first.schema_version
         return await first.admit(schema)
 

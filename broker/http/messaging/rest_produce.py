@@ -17,7 +17,13 @@ from magnetar.broker.errors import (
 )
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.messaging.internal_producer import InternalProducer
-from magnetar.broker.http.messaging.value_schemas import LATE, Codec, ProduceSchema, ValueSchemas
+from magnetar.broker.http.messaging.value_schemas import (
+    LATE,
+    STRING,
+    Codec,
+    ProduceSchema,
+    ValueSchemas,
+)
 from magnetar.broker.protocol.framing import stored_bytes_max
 from magnetar.broker.protocol.messages import HEAVY_BYTES, OutgoingMessage, SingleEncoder
 from magnetar.broker.schema.definition import version_bytes
@@ -25,6 +31,8 @@ from magnetar.broker.schema.value_errors import ValueCodecError
 from magnetar.broker.schema.values import KeyValueCodec, encode_message
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from magnetar.broker.client.client_producer import ClientProducer
     from magnetar.broker.http.messaging.local_producer import LocalProducer
     from magnetar.broker.protocol.messages import Entry
@@ -38,6 +46,8 @@ ANSWER_TIMEOUT_S = 30.0
 _OVER_RATE = "The topic's publish rate did not admit the message in time"
 _RETRYABLE, _FAILED = 1, 2
 _INT64_MAX = 2**63 - 1
+SCHEMA_FIELDS = frozenset(("schemaVersion", "keySchema", "valueSchema"))
+"""Of a body; with one of them, values may be of another schema than STRING."""
 MESSAGES_MAX = 10_000
 """Of one call: they are taken in one go, for which everybody else waits, a tenth of a second."""
 _NAME_LENGTH_MAX = 4_096  # as on the binary port
@@ -46,18 +56,19 @@ _TEXT_FACTOR = 4
 
 
 class _Call:
-    """Collects the results of one call; one future for all of its messages.
+    """Collects the results of one call.
 
     Results are kept as JSON: an object each takes longer than all else about it.
     """
 
-    __slots__ = ("answered", "left", "results", "schema_version")
+    __slots__ = ("left", "on_end", "results", "schema_version")
 
     def __init__(self, count: int, schema_version: int) -> None:
         self.results = [""] * count
         self.schema_version = schema_version
         self.left = count
-        self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.on_end: Callable[[], object] | None = None
+        """Called once, when all results are there, or too late."""
 
     def completed(
         self,
@@ -90,8 +101,21 @@ class _Call:
 
     def end(self) -> None:
         """Wake up who waits for the results, with those that there are."""
-        if not self.answered.done():
-            self.answered.set_result(None)
+        on_end, self.on_end = self.on_end, None
+        if on_end is not None:
+            on_end()
+
+    def answer(self) -> str:
+        """JSON; messages without a result are told to be worth a retry."""
+        results = self.results
+        if self.left:
+            late = ServiceNotReadyError("The storage did not answer in time")
+            timeout = _failure(late, self.schema_version)
+            results = [result or timeout for result in results]
+        return (
+            f'{{"messagePublishResults":[{",".join(results)}],'
+            f'"schemaVersion":{self.schema_version}}}'
+        )
 
 
 class _Shared:
@@ -197,6 +221,55 @@ class RestPublishers:
             finally:
                 self._leave(key, shared)
 
+    def produce_nowait(
+        self,
+        name: TopicName,
+        producer_name: str,
+        messages: list[OutgoingMessage],
+        now_ms: int,
+        on_answer: Callable[[str], None],
+    ) -> bool:
+        """As ``produce``, of texts, for a call that has to wait for nothing but the storage.
+
+        Args:
+            on_answer: called in a later turn of the loop.
+        Returns:
+            False: it has, and nothing was done.
+        """
+        key = name.full, producer_name
+        shared = self._open.get(key)
+        if shared is None or not shared.publisher.done() or shared.closed or shared.order.locked():
+            return False
+        publisher = shared.publisher.result()
+        if publisher.schema is not STRING.definition or publisher.held:
+            return False
+        version = publisher.producers[0].schema_version
+        shared.users += 1
+        call = _Call(len(messages), -1 if version is None else version)
+        stamp = version_bytes(version)
+        for message in messages:
+            message.schema_version = stamp
+        wrong: dict[int, Exception] = {}
+        self._number(publisher, messages, wrong, now_ms)
+        split = self._entries(publisher, messages, wrong, now_ms)
+        for slot, error in wrong.items():
+            call.completed([slot], -1, 0, 1, -1, -1, error)
+        for index, (slots, entries) in split.items():
+            completed = partial(call.completed, slots, publisher.partition(index))
+            publisher.producers[index].publish(entries, completed)
+
+        def end() -> None:
+            del self._waiting[call]
+            self._leave(key, shared)
+            on_answer(call.answer())
+
+        # Not amid the topic's answers: it closes the producer, and writes to a socket.
+        call.on_end = partial(asyncio.get_running_loop().call_soon, end)
+        self._wait_for(call)
+        if not call.left:
+            call.end()
+        return True
+
     def _opening(self, name: TopicName, producer_name: str, schema: ProduceSchema) -> _Shared:
         producer = InternalProducer(
             self._service, name, producer_name, client_version="REST", schema=schema.definition
@@ -237,8 +310,7 @@ class RestPublishers:
             for slot, error in wrong.items():
                 call.completed([slot], -1, 0, 1, -1, -1, error)
             await _publish(publisher, call, split, until_s)
-        results = ",".join(await self._answers(call))
-        return f'{{"messagePublishResults":[{results}],"schemaVersion":{call.schema_version}}}'
+        return await self._answer(call)
 
     async def _encode(
         self, codec: Codec | None, messages: list[OutgoingMessage]
@@ -314,25 +386,27 @@ class RestPublishers:
             part[1].append(entry)
         return split
 
-    async def _answers(self, call: _Call) -> list[str]:
+    async def _answer(self, call: _Call) -> str:
         if call.left:
-            self._waiting[call] = asyncio.get_running_loop().time() + ANSWER_TIMEOUT_S
-            if self._timer is None:
-                self._end_late()
+            answered = asyncio.get_running_loop().create_future()
+            call.on_end = partial(answered.set_result, None)
+            self._wait_for(call)
             try:
-                await call.answered
+                await answered
             finally:
+                call.on_end = None
                 del self._waiting[call]
-            if call.left:
-                late = ServiceNotReadyError("The storage did not answer in time")
-                timeout = _failure(late, call.schema_version)
-                return [result or timeout for result in call.results]
-        return call.results
+        return call.answer()
+
+    def _wait_for(self, call: _Call) -> None:
+        self._waiting[call] = asyncio.get_running_loop().time() + ANSWER_TIMEOUT_S
+        if self._timer is None:
+            self._end_late()
 
     def _end_late(self) -> None:
         """One timer for all calls: one for each is two percent of a small call."""
         loop, self._timer = asyncio.get_running_loop(), None
-        for call, until_s in self._waiting.items():
+        for call, until_s in list(self._waiting.items()):
             if until_s > loop.time():
                 self._timer = loop.call_at(until_s, self._end_late)
                 return

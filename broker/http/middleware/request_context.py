@@ -24,6 +24,8 @@ from magnetar.broker.http.middleware.raw_path import route_path
 from magnetar.broker.logs import REQUEST_ID
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -55,6 +57,20 @@ class HttpMetrics:
         self.seconds = 0.0  # from head to answer, all requests together
 
 
+class RequestIds:
+    """Ids of requests: the client's own, if it is a sane one."""
+
+    def __init__(self) -> None:
+        self._prefix = secrets.token_hex(4)
+        self._numbers = itertools.count(1)
+
+    def of(self, headers: Iterable[tuple[bytes, bytes]]) -> str:
+        for name, value in headers:
+            if name == _HEADER and _SANE_ID.fullmatch(value):
+                return str(value, "ascii")
+        return f"{self._prefix}-{next(self._numbers):x}"
+
+
 class RequestContextMiddleware:
     """Gives each request an id (``X-Request-ID``: the client's own, if it is a sane one)."""
 
@@ -70,15 +86,14 @@ class RequestContextMiddleware:
         )
         self._requests_max = config.max_concurrent_http_requests
         self._metrics = metrics
-        self._prefix = secrets.token_hex(4)
-        self._numbers = itertools.count(1)
+        self._ids = RequestIds()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         scope["path"] = route_path(scope)
-        request_id = self._id_of(scope)
+        request_id = self._ids.of(scope["headers"])
         scope.setdefault("state", {})["request_id"] = request_id
         # Not reset: the task is this request's (a WebSocket's) alone.
         REQUEST_ID.set(request_id)
@@ -107,12 +122,6 @@ class RequestContextMiddleware:
             metrics.seconds += time.perf_counter() - began_s
             if is_audited(scope):
                 self._audit_log.add(scope, answer.status, request_id)
-
-    def _id_of(self, scope: Scope) -> str:
-        for name, value in scope["headers"]:
-            if name == _HEADER and _SANE_ID.fullmatch(value):
-                return str(value, "ascii")
-        return f"{self._prefix}-{next(self._numbers):x}"
 
     def _refusal(self, scope: Scope) -> Response | None:
         """The answer to a request that comes too soon, or while too many are under way."""

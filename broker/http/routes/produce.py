@@ -7,7 +7,12 @@ from fastapi import Path, Request, Response
 
 from magnetar.broker.http.dependencies import Topic, body_doc, off_loop, parse_json, read_body
 from magnetar.broker.http.errors import ApiError
-from magnetar.broker.http.messaging.rest_produce import MESSAGES_MAX, RestPublishers, parse_messages
+from magnetar.broker.http.messaging.rest_produce import (
+    MESSAGES_MAX,
+    SCHEMA_FIELDS,
+    RestPublishers,
+    parse_messages,
+)
 from magnetar.broker.http.messaging.value_schemas import STRING
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
@@ -101,7 +106,6 @@ _AUTHORITATIVE = {
     "description": "Accepted for Pulsar's clients; this broker answers either way",
     "schema": {"type": "boolean"},
 }
-_SCHEMA_FIELDS = {"schemaVersion", "keySchema", "valueSchema"}
 
 
 @routes.post(
@@ -147,7 +151,7 @@ async def _produce(request: Request, topic: TopicName) -> Response:
 
     body, producer_name, messages = await off_loop(request, len(data), read)
     schema = STRING
-    if body.keys() & _SCHEMA_FIELDS:
+    if body.keys() & SCHEMA_FIELDS:
         schema = await state.rest_publishers.schemas.of_body(topic, body)
     publishers: RestPublishers = state.rest_publishers
     answer = await publishers.produce(

@@ -72,10 +72,16 @@ class RequestCycle(RequestResponseCycle):
         if not self.keep_alive and not is_last:
             lines.append(b"connection: close\r\n")
         lines += (b"\r\n", body)
+        if is_last:
+            self.keep_alive = False
+        self.write_whole(b"".join(lines))
+
+    def write_whole(self, answer: bytes) -> None:
+        """All of the answer, as it goes to the client."""
         self.response_started = self.response_complete = True
         self.waiting_for_100_continue = False
-        self.transport.write(b"".join(lines))
+        self.transport.write(answer)
         self.message_event.set()
-        if is_last or not self.keep_alive:
+        if not self.keep_alive:
             self.transport.close()
         self.on_response()

@@ -17,6 +17,7 @@ import orjson
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from magnetar.broker.http.server.direct_produce import DirectProduce
 from magnetar.broker.http.server.rate_limited_log import RateLimitedLog
 from magnetar.broker.http.server.request_cycle import RequestCycle
 from magnetar.broker.http.websocket.protocol import CorkedWebSocketProtocol
@@ -91,6 +92,10 @@ class LenientHttpProtocol(HttpToolsProtocol):
     _refusal: tuple[int, str] | None = None
     _lingering = False
     flow: _Flow
+    direct: DirectProduce | None = None
+    """Answers what needs none of the application's layers."""
+    _unstarted: RequestCycle | None = None
+    """Until its body has come, or what was read is parsed and more of it doesn't matter."""
     _rest = b""  # read, and to be parsed when it is its turn
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # uvicorn's own narrowing
@@ -186,6 +191,10 @@ class LenientHttpProtocol(HttpToolsProtocol):
             self._head_fed += len(data)
             if self._head_fed > self.limits.head_bytes:
                 self._refuse_head()
+        if (cycle := self._unstarted) is not None and (
+            self.direct is None or not self.direct.awaits(cycle)
+        ):
+            self._start()
         if self._refusal is not None:
             self._refuse(*self._refusal)
         elif self._state != self._watched:
@@ -209,7 +218,10 @@ class LenientHttpProtocol(HttpToolsProtocol):
             if self._head_bytes > self.limits.head_bytes:
                 self._refuse_head()
             return
-        super().on_header(name, value)
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         limits = self.limits
@@ -234,7 +246,8 @@ class LenientHttpProtocol(HttpToolsProtocol):
     def _begin(self) -> None:
         """Hand the request to the application, or queue it behind the one in front."""
         scope, url = self.scope, httptools.parse_url(self.url)
-        scope["path"] = unquote(url.path.decode("ascii"))
+        path = url.path.decode("ascii")
+        scope["path"] = unquote(path) if "%" in path else path
         scope["raw_path"], scope["query_string"] = url.path, url.query or b""
         in_front = self.cycle
         self.cycle = RequestCycle(
@@ -251,7 +264,7 @@ class LenientHttpProtocol(HttpToolsProtocol):
             on_response=self.on_response_complete,
         )
         if in_front is None or in_front.response_complete:
-            self._start_asgi_task(self.cycle, self.app)
+            self._unstarted = self.cycle
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((self.cycle, self.app))
@@ -278,6 +291,12 @@ class LenientHttpProtocol(HttpToolsProtocol):
         self._state = _IDLE
         if not self._declined and self._refusal is None:
             super().on_message_complete()
+            self._start()
+
+    def _start(self) -> None:
+        cycle, self._unstarted = self._unstarted, None
+        if cycle is not None and (self.direct is None or not self.direct.take(cycle)):
+            self._start_asgi_task(cycle, self.app)
 
     def _stay_with_http(self, rest: bytes) -> None:
         version = self.parser.get_http_version().encode()
@@ -411,8 +430,12 @@ def _answer(status: int, reason: str, headers: bytes = b"") -> bytes:
 
 
 def protocol_with(
-    quota: SocketQuota, addresses: AddressQuota, limits: ConnectionLimits
+    quota: SocketQuota,
+    addresses: AddressQuota,
+    limits: ConnectionLimits,
+    direct: DirectProduce | None = None,
 ) -> type[LenientHttpProtocol]:
     """The protocol class of one server."""
     shared = {"quota": quota, "addresses": addresses, "limits": limits, "lines": RateLimitedLog()}
+    shared["direct"] = direct
     return type("HttpProtocol", (LenientHttpProtocol,), shared)
