@@ -374,6 +374,7 @@ class Run:
             # Caches that as many messages fill without them, too.
             before = self._server.bytes()
             await self._publish_unread(others.topic(1))
+            self._tell_p99(quiet, "p99 of the quiet client, while as much is sent to nobody")
             grown = self._server.bytes() - before
             self._told("memory of the messages, without them", grown / (1 << 20), "MiB")
         heap, before, cpu_s = java_heap(self._server.process), *self._now()

@@ -132,14 +132,10 @@ class CursorSet:
 
     def slowest_active(self) -> Position | None:
         """No active cursor that is nearly up to date reads before it; None: there is none."""
-        ledgers = self._log.offsets
-        last = ledgers.last_confirmed
-        active = [
-            x.mark_delete
-            for x in self.loaded.values()
-            if ledgers.entries_between(x.mark_delete, last) <= ACTIVE_BACKLOG_MAX
-        ]
-        return min(active, default=None)
+        end = self._log.offsets.position_before_last(ACTIVE_BACKLOG_MAX)
+        return min(
+            (x.mark_delete for x in self.loaded.values() if x.mark_delete >= end), default=None
+        )
 
     def on_trimmed(self) -> None:
         """Cursors that hold nothing back move behind the gap at the front."""

@@ -55,6 +55,8 @@ class CacheChunk:
     def slice(self, entry_id: int, entries_max: int, bytes_max: int) -> EntryBatch:
         """Entries from ``entry_id`` on within both limits, one at least. REQUIRES: it is inside."""
         start = entry_id - self.first
+        if self.size > bytes_max:  # many more than needed aren't looked at: 4 times the mean
+            entries_max = min(entries_max, 4 * bytes_max * len(self.heads) // self.size + 1)
         heads = self.heads[start : start + entries_max]
         bodies = self.bodies[start : start + entries_max]
         if self.size > bytes_max:  # else no slice of it can be larger

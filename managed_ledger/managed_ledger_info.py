@@ -501,6 +501,11 @@ class LedgerOffsets:
             return self._at(rank)
         return self.next_position(self.last_confirmed)
 
+    def position_before_last(self, entries: int) -> Position:
+        """The highest one behind which there are so many existing entries, or all."""
+        rank = self._entries_upto(self.last_confirmed) - entries - 1
+        return self._at(rank) if rank >= self._first else EARLIEST
+
     def entries_between(self, after: Position, upto: Position) -> int:
         """Existing entries in ``(after, upto]``; 0 when upto <= after."""
         return max(0, self._entries_upto(upto) - self._entries_upto(after))

@@ -22,7 +22,12 @@ from magnetar.broker.connection.handlers import FIELDS, HANDLERS
 from magnetar.broker.connection.receive_buffer import FrameBuffer, PauseReason
 from magnetar.broker.connection.send_path import SendPath
 from magnetar.broker.errors import BrokerError
-from magnetar.broker.listener.tcp_socket import limit_kernel_buffer, transferred_bytes
+from magnetar.broker.listener.tcp_socket import (
+    KERNEL_UNSENT_BYTES_MAX,
+    KERNEL_UNSENT_FIRST_BYTES,
+    limit_kernel_buffer,
+    transferred_bytes,
+)
 from magnetar.broker.listener.tls import client_certificate
 from magnetar.broker.producer.producer import Producer, ProducerRequest
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
@@ -110,6 +115,7 @@ class Connection(asyncio.BufferedProtocol):
     """
     has_looked_up = False
     _hot = _HOT
+    _kernel_unsent_bytes = KERNEL_UNSENT_FIRST_BYTES
 
     def __init__(self, service: BrokerService, received: bytes = b"") -> None:
         """``received``: what the client has said before there was a connection
@@ -172,7 +178,7 @@ class Connection(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(
             config.connection_write_buffer_high_bytes, config.connection_write_buffer_low_bytes
         )
-        limit_kernel_buffer(transport)
+        limit_kernel_buffer(transport, self._kernel_unsent_bytes)
         if (refusal := self.service.add_connection(self)) is not None:
             # Not one line for each: a flood of connections must not fill the log.
             self.refuse(pb.NotAllowedError, refusal, level=logging.DEBUG)
@@ -248,8 +254,7 @@ class Connection(asyncio.BufferedProtocol):
     def _take_frames(self, view: memoryview, end: int, cost_max: int) -> int:
         """Handle every complete frame of ``view[0:end]``; where the incomplete one begins."""
         start, unpack, frame_bytes_max = 0, _TWO_U32.unpack_from, self._frame_bytes_max
-        sends, left, hot = self.sends, cost_max, self._hot
-        scans = sends.scan is not None
+        sends, left, hot, scans = self.sends, cost_max, self._hot, self.sends.scan is not None
         while end - start >= 8:
             total, size = unpack(view, start)
             if total > frame_bytes_max:
@@ -291,7 +296,8 @@ class Connection(asyncio.BufferedProtocol):
             if self.closed:
                 return end
             start = frame_end
-        self.service.command_turns.spend(cost_max - left)
+        if left < cost_max:  # it had more than SENDs
+            self.service.command_turns.spend(cost_max - left)
         if end - start >= 4:
             total = int.from_bytes(view[start : start + 4], "big")
             if total > frame_bytes_max or total < 4:
@@ -375,6 +381,9 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self.writable = True
         self._count_waiting(0)
+        if self._kernel_unsent_bytes < KERNEL_UNSENT_BYTES_MAX and self._transport is not None:
+            self._kernel_unsent_bytes *= 2
+            limit_kernel_buffer(self._transport, self._kernel_unsent_bytes)
         self.resume_reading(PauseReason.OUTGOING)
         for wake in list(self.on_writable.values()):
             wake()

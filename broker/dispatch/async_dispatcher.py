@@ -27,6 +27,7 @@ from magnetar.broker.dispatch.interfaces import (
 from magnetar.broker.dispatch.unsent_budget import UnsentBudget
 from magnetar.broker.protocol.entry_header import EntryHeader
 from magnetar.broker.rate_limits.rate_limiter import DispatchRateLimiter
+from magnetar.broker.rate_limits.token_bucket import UNLIMITED
 from magnetar.managed_ledger.entry_batch import EntryBatch
 from magnetar.managed_ledger.position import Position
 
@@ -85,6 +86,14 @@ class AsyncDispatcher:
         if not self._scheduled and not self._closed:
             self._scheduled = True
             self._turns.add(self._topic, self._turn)
+
+    def on_appended(self) -> None:
+        """There is more to read: take a turn if that was waited for.
+
+        Not in any case: with 500 consumers that don't read, turns in vain were 3 ms a message.
+        """
+        if self.is_waiting or self._reading is not None:
+            self.wake()
 
     def _go_on(self) -> None:
         """Our turn in the line of a rate limit: taken now, before the next in line is called."""
@@ -152,7 +161,7 @@ class AsyncDispatcher:
         if self._closed:
             return
         core, ledger = self.core, self._ledger
-        bytes_max = core.limits.turn_bytes_max
+        room = UNLIMITED  # of a rate limit
         sent, self.is_waiting = 0, False
         # Effects of the calls that led to this turn (who is active) come before its messages.
         self._perform()
@@ -165,12 +174,12 @@ class AsyncDispatcher:
                 if admitted is None:
                     break
                 request.entries_max = min(request.entries_max, admitted[0])
-                bytes_max = min(core.limits.turn_bytes_max, admitted[1])
-            piece = min(bytes_max, self._unsent.piece_bytes)
+                room = admitted[1]
+            piece = min(room, self._unsent.piece_bytes)
             batch = ledger.read_nowait(position, request.entries_max, piece)
             if batch is not None:
                 sent += self._dispatch(request, batch)
-                if sent >= bytes_max:
+                if sent >= min(room, core.limits.turn_bytes_max):
                     self.wake()
                     break
             elif position > ledger.last_confirmed:

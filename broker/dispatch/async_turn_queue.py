@@ -7,7 +7,7 @@ from typing import Final
 
 from magnetar.broker.dispatch.turn_queue import Turn, TurnQueue
 
-_RUN_S: Final = 0.002
+_RUN_S: Final = 0.00025
 """A run that has taken so long ends with its turn; the other turns are taken in the next tick."""
 
 

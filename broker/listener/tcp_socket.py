@@ -9,8 +9,10 @@ from struct import Struct, error
 from typing import Final
 
 _ACKED_RECEIVED: Final = Struct("=QQ")
-_KERNEL_UNSENT_BYTES: Final = 512 * 1024
-"""More takes memory of the machine for clients that read nothing, and makes nothing faster."""
+KERNEL_UNSENT_FIRST_BYTES: Final = 16 * 1024
+"""For a client that has not been seen to read; for each time that it read what waited, twice."""
+KERNEL_UNSENT_BYTES_MAX: Final = 512 * 1024
+"""More makes nothing faster."""
 _OFFSET: Final = 120
 """Of ``tcpi_bytes_acked``, with ``tcpi_bytes_received`` behind it (linux/tcp.h, since 4.1)."""
 
@@ -32,12 +34,12 @@ def transferred_bytes(transport: asyncio.BaseTransport) -> tuple[int | None, int
     return received, sent
 
 
-def limit_kernel_buffer(transport: asyncio.BaseTransport) -> None:
-    """The system takes ``_KERNEL_UNSENT_BYTES`` beyond what is on its way, instead of up to 4 MiB.
+def limit_kernel_buffer(transport: asyncio.BaseTransport, unsent_bytes: int) -> None:
+    """The system takes ``unsent_bytes`` beyond what is on its way, instead of up to 4 MiB.
 
     Not SO_SNDBUF, which would limit what is on its way too: TCP_NOTSENT_LOWAT (tcp(7)).
     """
     opened = transport.get_extra_info("socket")
     if opened is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
         with contextlib.suppress(OSError):  # no TCP socket
-            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _KERNEL_UNSENT_BYTES)
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, unsent_bytes)

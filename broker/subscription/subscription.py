@@ -280,7 +280,7 @@ class Subscription(ABC):
     def _on_flow(self, consumer: Consumer, permits: int) -> None: ...
 
     def wake(self) -> None:  # noqa: B027
-        """There are more entries, or a consumer's sink takes messages again: once per tick."""
+        """A consumer's sink takes messages again, or what is to be sent has changed."""
 
     # What only a cursor can do: without one, everything is done at once.
 

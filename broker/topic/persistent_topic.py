@@ -481,7 +481,8 @@ class PersistentTopic(Topic):
 
     def _wake(self) -> None:
         for subscription in self.subscriptions.values():
-            subscription.wake()
+            if (dispatcher := subscription.dispatcher) is not None:
+                dispatcher.on_appended()
         for told in self.watchers:
             told()
 

@@ -18,7 +18,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.protocol import State
 
 from magnetar.broker.http.websocket.frame_reader import WebSocketFrameReader
-from magnetar.broker.listener.tcp_socket import limit_kernel_buffer
+from magnetar.broker.listener.tcp_socket import KERNEL_UNSENT_BYTES_MAX, limit_kernel_buffer
 
 ABORT_S = 15.0
 """After the end of a session; the close handshake has ten of them (uvicorn)."""
@@ -140,7 +140,7 @@ class CorkedWebSocketProtocol(WebSocketsSansIOProtocol):
         self.writable = _OpenEvent()  # type: ignore[assignment]  # the same of an event
         super().connection_made(transport)
         self.transport.set_write_buffer_limits(_UNSENT_BYTES_MAX)
-        limit_kernel_buffer(transport)
+        limit_kernel_buffer(transport, KERNEL_UNSENT_BYTES_MAX)
 
     _frames: WebSocketFrameReader | None = None  # from the first bytes behind the handshake on
     _texts: list[str] | None = None  # of an event that the application has not taken yet

@@ -108,6 +108,8 @@ def test_positions_agree_with_a_plain_list(
         assert listed.previous_position(position) == ((ledgers[0][0], -1) if ledgers else EARLIEST)
     between = [x for x in every if position < x <= other]
     assert listed.entries_between(position, other) == len(between)
+    is_near = listed.entries_between(position, last) <= max(steps, 0)
+    assert (position >= listed.position_before_last(max(steps, 0))) == is_near
     if steps <= 0:
         assert listed.position_after(position, steps) == position
     else:

@@ -6,16 +6,22 @@ their client reads.
 
 import asyncio
 import random
+import socket
 from collections.abc import Sequence
 
 import pytest
 
+from magnetar.broker.connection.connection import Connection
 from magnetar.broker.dispatch import unsent_budget
 from magnetar.broker.dispatch.unsent_budget import (
     BUDGET_BYTES,
     LEAST_PIECE_BYTES,
     PIECE_BYTES,
     UnsentBudget,
+)
+from magnetar.broker.listener.tcp_socket import (
+    KERNEL_UNSENT_BYTES_MAX,
+    KERNEL_UNSENT_FIRST_BYTES,
 )
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from tests.unit.broker.doubles import Broker, Client, MemoryTransport, message
@@ -154,6 +160,33 @@ async def test_what_a_lost_connection_held_waits_no_more(broker: Broker) -> None
     assert broker.service.unsent_budget.total > 1_000_000
     client.lose()
     assert broker.service.unsent_budget.total == 0
+
+
+class SystemTransport(MemoryTransport):
+    def __init__(self, opened: socket.socket) -> None:
+        super().__init__()
+        self._opened = opened
+
+    def get_extra_info(self, name: str) -> object:
+        return self._opened if name == "socket" else super().get_extra_info(name)
+
+
+async def test_the_system_takes_more_for_clients_that_read(broker: Broker) -> None:
+    taken = list[int]()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as ours,
+    ):
+        connection = Connection(broker.service)
+        connection.connection_made(SystemTransport(ours))  # type: ignore[arg-type] # a double
+        for _ in range(7):
+            taken.append(ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT))
+            connection.pause_writing()
+            connection.resume_writing()
+        connection.close("the test is done")
+    doubled = [KERNEL_UNSENT_FIRST_BYTES << times for times in range(7)]
+    assert taken == [min(size, KERNEL_UNSENT_BYTES_MAX) for size in doubled]
+    assert taken[-2:] == [KERNEL_UNSENT_BYTES_MAX] * 2
 
 
 def test_pieces_are_small_while_much_waits() -> None:

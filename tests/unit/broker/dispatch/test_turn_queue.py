@@ -95,7 +95,7 @@ async def test_other_work_of_the_loop_comes_between_turns_that_take_long() -> No
 
     def turn() -> None:
         nonlocal now
-        now += 0.0015
+        now += 0.0002
         order.append("turn")
 
     turns = AsyncTurnQueue(asyncio.get_running_loop(), lambda: now)
