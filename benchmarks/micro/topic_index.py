@@ -60,6 +60,13 @@ _QUERIES: Final = {
     "sums by namespace": "namespaces-index?{n}",
 }
 
+_WHOLE: Final = (
+    *("persistent/public/default", "namespaces/public/default/topics"),
+    *("broker-stats/topics", "broker-stats/load-report", "broker-stats/mbeans", "doctor"),
+    *("broker-stats/metrics", "namespaces/public/default/bundles"),
+)
+"""What walks through all topics for one answer; asked once each, as a second one may be kept."""
+
 
 def ask(address: str, paths: list[str], answers: Any) -> None:
     """In a process of its own, one after the other: milliseconds of each."""
@@ -177,6 +184,8 @@ async def measure(standalone: Standalone) -> None:
     for what, query in _QUERIES.items():
         paths = [query.format(n=20 + number) for number in range(CALLS)]
         await measured(what, ask, address, paths)
+    for path in _WHOLE:
+        await measured(path, ask, address, [path])
     await measured("100 open pages", look_at_pages, address, PAGES_S)
     await measured("100 open pages, unwatched", look_at_pages, address, PAGES_S, is_watched=False)
     tables = await standalone.service.index.tables()

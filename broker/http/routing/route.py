@@ -5,6 +5,7 @@ own. Both are applied before anything else of the route runs: its parameters are
 A route without a summary takes it from the docstring of its function, and its description too.
 """
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import cached_property
@@ -124,6 +125,8 @@ class Route(routing.Route):
             await authorize(request, self.access)
         if self.mode is not RoutingMode.LOCAL:
             await send_to_owner(request, self.mode)
+        if "_call" not in vars(self):  # 5 ms, and 40 ms at the first routes: a thread takes it
+            await asyncio.to_thread(getattr, self, "_call")
         answer: Response | None = await self._call(request)
         return self._nothing() if answer is None else answer
 
