@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
+from urllib.parse import quote
 
 from magnetar.broker.console.admin_api import AdminError
 from magnetar.broker.console.formats import number, plural, segment, size
@@ -50,7 +51,9 @@ def subscription_path(topic: TopicPath, subscription: str) -> str:
 
     Brokers decode the name twice there.
     """
-    return topic.rest + (f"/subscription/{segment(segment(subscription))}" if subscription else "")
+    return topic.rest + (
+        f"/subscription/{segment(quote(subscription, safe=''))}" if subscription else ""
+    )
 
 
 @dataclass(frozen=True, slots=True)

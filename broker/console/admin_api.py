@@ -13,6 +13,8 @@ from urllib.parse import urlencode, urlsplit
 
 import orjson
 
+from magnetar.broker.console.formats import api_path
+
 if TYPE_CHECKING:
     import httpx
 
@@ -96,13 +98,13 @@ class RemoteApi:
         self, method: str, path: str, query: Query | None = None, body: Any = None
     ) -> Any:
         content = None if body is None else orjson.dumps(body)
-        return _value_of(await self._answer(method, path, query, content), method)
+        return _value_of(await self._answer(method, api_path(path), query, content), method)
 
     @asynccontextmanager
     async def stream(
         self, path: str, query: Query | None = None
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        answer = await self._answer("GET", path, query, None, is_stream=True)
+        answer = await self._answer("GET", api_path(path), query, None, is_stream=True)
         try:
             if answer.status_code >= 400:
                 await answer.aread()

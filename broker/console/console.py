@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Se
 from dataclasses import dataclass, replace
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
-from urllib.parse import unquote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -23,7 +22,7 @@ from starlette.responses import Response, StreamingResponse
 
 from magnetar.broker.console.admin_api import AdminError
 from magnetar.broker.console.form_fields import form_fields
-from magnetar.broker.console.formats import FILTERS
+from magnetar.broker.console.formats import FILTERS, named
 from magnetar.broker.console.kept_reads import FINDINGS_AGE, Age, KeptReads
 from magnetar.broker.console.menu import MENU
 from magnetar.broker.console.pages import FORMS, PAGES, STREAMS, Page
@@ -344,9 +343,8 @@ def _find(
     """What a path leads to, and its parts, decoded."""
     for pattern, page in patterns:
         if (match := pattern.fullmatch(path.rstrip("/"))) is not None:
-            names = {name: unquote(text) for name, text in match.groupdict().items()}
-            # Such a name would be a step on the way of a call.
-            return None if {".", ".."} & set(names.values()) else (page, names)
+            names = {name: named(text) for name, text in match.groupdict().items()}
+            return page, names
     return None
 
 

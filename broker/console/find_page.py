@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
+from urllib.parse import quote
 
 from magnetar.broker.console.admin_api import AdminError, get
 from magnetar.broker.console.formats import segment
@@ -138,7 +139,7 @@ async def _subscriptions(ask: Ask, text: str) -> list[Found]:
         return [
             Found(
                 row["subscription"],
-                f"topic/{topic.rest}/subscriptions?open={segment(row['subscription'])}",
+                f"topic/{topic.rest}/subscriptions?open={quote(row['subscription'], safe='')}",
                 topic.path,
             )
             for row in page.rows
@@ -159,7 +160,9 @@ async def _spaces(ask: Ask) -> NamespaceSums | None:
 def _namespaces(spaces: NamespaceSums | None, text: str) -> list[Found]:
     names = () if spaces is None else sorted(spaces.rows)
     found = (name for name in names if text.lower() in name.lower())
-    return [Found(name, f"topics?namespace={segment(name)}") for name in islice(found, _EACH)]
+    return [
+        Found(name, f"topics?namespace={quote(name, safe='')}") for name in islice(found, _EACH)
+    ]
 
 
 async def _brokers(ask: Ask, text: str) -> list[Found]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import quote
 
 from magnetar.broker.console.formats import segment
 from magnetar.broker.console.topic_path import TopicPath
@@ -74,7 +75,7 @@ def _place(check: str, subject: str) -> tuple[str, str, str]:
         if not subscription:
             return page, topic.path, ""
         return (
-            f"{page}/subscriptions?open={segment(subscription)}",
+            f"{page}/subscriptions?open={quote(subscription, safe='')}",
             subscription,
             f" on {topic.path}",
         )

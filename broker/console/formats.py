@@ -6,12 +6,16 @@ import shlex
 import time
 import unicodedata
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 _UNITS: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SPANS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _NOTHING: Final = "–"
+
+_STEPS: Final = (".", "..")
+_API_STEPS: Final = MappingProxyType({".;": "%2E", "..;": "%2E%2E"})
 
 
 def number(value: float | None) -> str:
@@ -90,8 +94,24 @@ def moment(at_ms: float | None) -> str:
 
 
 def segment(name: str) -> str:
-    """A name as one segment of a path."""
-    return quote(name, safe="")
+    """A name as one segment of a path, of a page or of ``AdminApi``.
+
+    Browsers and HTTP clients take ``.`` and ``..`` for steps, however they are encoded. These get a
+    ``;``, which is encoded in all other names.
+    """
+    return f"{name};" if name in _STEPS else quote(name, safe="")
+
+
+def named(segment: str) -> str:
+    """The name of a segment."""
+    return segment[:-1] if segment[:-1] in _STEPS and segment.endswith(";") else unquote(segment)
+
+
+def api_path(path: str) -> str:
+    """A path of segments as the admin API has it; there ``%2E%2E`` is a name."""
+    if ";" not in path:
+        return path
+    return "/".join(_API_STEPS.get(each, each) for each in path.split("/"))
 
 
 def quoted(text: str) -> str:

@@ -26,6 +26,7 @@ from magnetar.broker.console.admin_api import (
     query_text,
     value_of,
 )
+from magnetar.broker.console.formats import api_path
 from magnetar.broker.errors import BrokerError
 from magnetar.broker.http.errors import response_of
 from magnetar.broker.http.middleware.audit import is_audited
@@ -58,7 +59,7 @@ class LocalApi:
     async def call(
         self, method: str, path: str, query: Query | None = None, body: Any = None
     ) -> Any:
-        encoded = query_text(query)
+        path, encoded = api_path(path), query_text(query)
         content = b"" if body is None else orjson.dumps(body)
         answer = _Answer(content, self._left)
         scope = self._scope(method, path, encoded, bool(content))
@@ -91,7 +92,7 @@ class LocalApi:
     async def stream(
         self, path: str, query: Query | None = None
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        encoded, answer = query_text(query), _Pieces()
+        path, encoded, answer = api_path(path), query_text(query), _Pieces()
         scope = self._scope("GET", path, encoded, has_body=False)
         task = asyncio.create_task(answer.run(self._app.serve, scope))
         try:
@@ -173,7 +174,8 @@ class _PeerApi(AdminApi):
     async def call(
         self, method: str, path: str, query: Query | None = None, body: Any = None
     ) -> Any:
-        service, asked = self._app.state.service, f"{method} {path} at {self._broker}"
+        path, service = api_path(path), self._app.state.service
+        asked = f"{method} {path} at {self._broker}"
         try:
             if (found := await service.cluster_members.find(self._broker)) is None:
                 raise AdminError(404, f"there is no broker {self._broker}", asked)

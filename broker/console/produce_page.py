@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from urllib.parse import quote
 
 from magnetar.broker.console.actions import check_token
 from magnetar.broker.console.admin_api import AdminError
@@ -53,7 +54,7 @@ async def send(ask: Ask, fields: Mapping[str, str]) -> View | str:
         return await _form(ask, draft, str(error), error.status)
     there = delivery.topic
     parts = (there.domain, there.tenant, there.namespace, there.local)
-    return "../" * 4 + "/".join(map(segment, parts)) + f"/produce?stored={segment(stored)}"
+    return "../" * 4 + "/".join(map(segment, parts)) + f"/produce?stored={quote(stored, safe='')}"
 
 
 async def _stored(ask: Ask, topic: TopicPath, message_id: str) -> Draft:

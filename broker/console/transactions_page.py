@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from magnetar.broker.console.actions import Action, Call
 from magnetar.broker.console.admin_api import AdminApi, AdminError
@@ -272,7 +273,7 @@ async def buffer_of(api: AdminApi, topic: TopicPath) -> Json | None:
 
 async def pending_acks_of(api: AdminApi, topic: TopicPath, subscription: str) -> Json | None:
     """What a subscription knows of them, as ``buffer_of``."""
-    name = f"{topic.rest.partition('/')[2]}/{segment(segment(subscription))}"
+    name = f"{topic.rest.partition('/')[2]}/{segment(quote(subscription, safe=''))}"
     found = await _known(api, f"pendingAckStats/{name}")
     return None if found is None or found["state"] == "None" else found
 

@@ -167,3 +167,17 @@ def test_the_menu_of_a_phone_has_everything_and_goes_away(
     more.click()
     menu.get_by_role("button", name="Log out admin").click()
     expect(page.locator("h1")).to_have_text("Log in")
+
+
+def test_a_topic_whose_name_is_a_step_of_a_path(url: str, context: BrowserContext) -> None:
+    """Its links have an encoding that a browser keeps, and REST another."""
+    page, path = context.new_page(), "admin/v2/non-persistent/public/default"
+    for name in ("%2E", "%2E%2E"):
+        assert ask(url, "PUT", f"{path}/{name}").is_success
+    log_in(page, url, "admin")
+    for name in (".", ".."):
+        page.goto(f"{url}/console/topics")
+        page.locator("tbody").get_by_role("link", name=name, exact=True).first.click()
+        expect(page.locator("h1")).to_have_text(name)
+        page.locator(".tabs").get_by_role("link", name="Policies").click()
+        expect(page.locator("h1")).to_have_text(name)

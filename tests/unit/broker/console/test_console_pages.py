@@ -21,6 +21,7 @@ from magnetar.broker.auth.client_auth import ClientAuth
 from magnetar.broker.cli.main import build_parser
 from magnetar.broker.console import server
 from magnetar.broker.console.console import Console, FragmentCache, find_page
+from magnetar.broker.console.formats import segment
 from magnetar.broker.console.index_view import (
     RANGES,
     SUBSCRIPTION_COLUMNS,
@@ -35,6 +36,7 @@ from magnetar.broker.http.page_answers import PAGE_HEADERS
 from magnetar.broker.http.routes import console as console_routes
 from magnetar.broker.http.server.app import create_app
 from magnetar.broker.index import broker_index
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.topic_name import TopicName
 from tests.console_paths import path_of
 from tests.unit.broker.doubles import Broker
@@ -311,6 +313,43 @@ async def test_an_answer_that_comes_in_pieces(client: httpx.AsyncClient) -> None
         page = await client.get(f"/console/topic/{TOPIC}/storage")
     assert names[0] in page.text
     assert names[-1] not in page.text, "the first of many that keep the ledger are named"
+
+
+@pytest.mark.parametrize("name", [".", "..", "..;", "%2E%2E"])
+async def test_names_that_browsers_take_for_steps_of_a_path(
+    client: httpx.AsyncClient, broker: Broker, name: str
+) -> None:
+    """A browser cuts `..`, `%2e%2E` and the like out of an address before it asks.
+
+    No persistent topic is called so, since no node of a metadata store is.
+    """
+    topic = await broker.service.loader.load(
+        TopicName.parse(f"non-persistent://public/default/{name}"), create=True
+    )
+    peer = broker.client()
+    await peer.receive_one()
+    command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
+    command.subscribe.topic, command.subscribe.subscription = topic.full_name, name
+    command.subscribe.subType = pb.CommandSubscribe.Shared
+    command.subscribe.consumer_id = command.subscribe.request_id = 1
+    peer.send(command)
+    assert (await peer.receive_one()).type == pb.BaseCommand.SUCCESS
+    for path in ("topics", "subscriptions"):
+        text = (await client.get(f"/console/{path}")).text
+        links = {unescape(each) for each in re.findall(r'<a [^>]*href="([^"]*)"', text)}
+        of_topic = [each for each in links if "topic/non-persistent/public/default/" in each]
+        assert of_topic
+        for link in of_topic:
+            steps = link.partition("?")[0].replace("%2E", ".").split("/")
+            assert not {".", ".."} & {*steps}, link
+            page = (await client.get(f"/console/{link}")).text
+            assert f"<h1>{name}</h1>" in page, link
+            assert f"<b>{name}</b>" in page, "its subscription"
+    page = f"/console/topic/non-persistent/public/default/{segment(name)}"
+    for tail in ("", "/producers", "/policies", "/permissions", f"/subscriptions?open={name}"):
+        answer = await client.get(page + tail)
+        assert answer.status_code == 200, tail
+        assert 'class="fail"' not in answer.text, tail
 
 
 async def test_links_lead_to_pages(client: httpx.AsyncClient) -> None:
