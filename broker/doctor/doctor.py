@@ -110,14 +110,8 @@ class Doctor:
         service, own = self._service, await self._broker.get()
         report = replace(own, findings=[*own.findings], not_looked_at=[*own.not_looked_at])
         report.brokers, report.addresses = [*own.brokers], [*own.addresses]
-        if self.processes is not None:
-            from magnetar.broker.doctor.process_checks import ProcessesFacts, check_processes
-
-            with report.part("processes", OSError, ValueError):
-                found = await asyncio.to_thread(self.processes)
-                report.findings += check_processes(ProcessesFacts(service.wall_clock(), found))
         brokers = [PeerFacts(service.broker_id, settings=settings_of(service))]
-        leader, ownerless = None, dict[str, str]()
+        leader, ownerless, live = None, dict[str, str](), None
         with report.part("brokers", *_ERRORS):
             if (load := await service.cluster_members.load(service.broker_id)) is not None:
                 brokers[0] = replace(brokers[0], version=load.version)
@@ -127,6 +121,15 @@ class Doctor:
                 report.addresses += answer.addresses
                 report.findings += answer.findings
                 report.not_looked_at += answer.not_looked_at
+            live = [each.broker_id for each in brokers]
+        if self.processes is not None:
+            from magnetar.broker.doctor.process_checks import ProcessesFacts, check_processes
+
+            with report.part("processes", OSError, ValueError):
+                found = await asyncio.to_thread(self.processes)
+                report.findings += check_processes(
+                    ProcessesFacts(service.wall_clock(), found, live)
+                )
         with report.part("leader", *_ERRORS):
             leader = (await service.cluster_members.leader() or {}).get("brokerId", "")
         if service.sharing is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,6 +30,7 @@ class ProcessFacts:
         how_ended: its last end, as "killed by SIGKILL"; "": it has never ended.
         ends: since the command's start.
         ends_ms: the last ``ENDS_MAX`` of them.
+        broker_id: of a broker.
     """
 
     name: str
@@ -38,12 +39,19 @@ class ProcessFacts:
     how_ended: str = ""
     ends: int = 0
     ends_ms: tuple[int, ...] = ()
+    broker_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessesFacts:
+    """
+    Attributes:
+        brokers: ids of those that have a session; None: not known.
+    """
+
     now_ms: int
     processes: Sequence[ProcessFacts]
+    brokers: Collection[str] | None = None
 
 
 def check_processes(facts: ProcessesFacts) -> Iterator[Finding]:
@@ -52,8 +60,21 @@ def check_processes(facts: ProcessesFacts) -> Iterator[Finding]:
         recent = [at for at in each.ends_ms if facts.now_ms - at < RESTARTED_MS]
         if each.ends and each.state != _READY:
             yield _down(each)
+        elif facts.brokers is not None and _is_absent(each, facts.brokers):
+            yield Finding(
+                "process-down",
+                Severity.WARNING,
+                each.name,
+                f"{each.name}: the process is there, but its session is lost: it is paused, or"
+                " hangs. If it stays so, kill it: it is started again."
+                " Other brokers serve its topics",
+            )
         elif recent:
             yield _restarted(each, recent)
+
+
+def _is_absent(process: ProcessFacts, brokers: Collection[str]) -> bool:
+    return process.state == _READY and process.broker_id not in ("", *brokers)
 
 
 def _down(process: ProcessFacts) -> Finding:

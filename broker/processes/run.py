@@ -51,7 +51,10 @@ class _Report:
 
     def __init__(self, folder: Path, members: Sequence[Child]) -> None:
         self._folder = folder
-        self._states = ProcessStates((each.plan.name, each.member) for each in members)
+        self._states = ProcessStates(
+            (each.plan.name, each.plan.web_url.removeprefix("http://"), each.member)
+            for each in members
+        )
         self._storage = members[0]
         self.owns_folder = False
 

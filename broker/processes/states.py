@@ -6,7 +6,7 @@ Written by the process that starts the others (``run.py``): a dead one can't tel
 import logging
 import os
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
@@ -23,15 +23,16 @@ _NAME: Final = "states.json"
 class ProcessStates:
     """The latest state of each process."""
 
-    def __init__(self, members: Iterable[tuple[str, Member]]) -> None:
+    def __init__(self, members: Iterable[tuple[str, str, Member]]) -> None:
+        """``members``: name, id of a broker (else ""), state."""
         self._members = list(members)
         self._facts: dict[str, ProcessFacts] = {}
 
     def note(self, now_ms: int) -> list[ProcessFacts]:
         """All of them; what differs from the last time has happened now."""
         self._facts = {
-            name: _noted(name, member, self._facts.get(name), now_ms)
-            for name, member in self._members
+            name: replace(_noted(name, member, self._facts.get(name), now_ms), broker_id=broker_id)
+            for name, broker_id, member in self._members
         }
         return list(self._facts.values())
 

@@ -186,6 +186,12 @@ FAULTS: list[tuple[Facts, str, Severity, str]] = [
         CRITICAL,
         "storage: the process isn't there: killed by SIGKILL. It is starting. Nothing is stored",
     ),
+    (
+        ProcessesFacts(NOW_MS, [replace(SERVING, broker_id="b:8081")], ["b:8080"]),
+        "process-down",
+        WARNING,
+        "broker-2: the process is there, but its session is lost",
+    ),
     (processes(BACK), "process-restarted", NOTE, "ended once within 10 minutes, the last time k"),
     (
         processes(replace(BACK, ends=5, ends_ms=(LONG_AGO_MS, *(3 * [NOW_MS])))),
@@ -572,6 +578,7 @@ def test_a_planted_fault_is_found(facts: Facts, check: str, severity: Severity, 
         groups(GroupedLedgers("t/n", IsolationGroups(frozenset({"*"})), 3)),
         *(CLUSTER, STORAGE, BROKER, TOPICS, TRANSACTIONS, bookies(), repair(), peers()),
         processes(replace(SERVING, state="starting")),  # for the first time
+        ProcessesFacts(NOW_MS, [replace(SERVING, broker_id="b:8080")], ["b:8080"]),
         processes(replace(BACK, ends_ms=(NOW_MS - RESTARTED_MS,))),
     ],
 )

@@ -16,7 +16,7 @@ from magnetar.broker.processes.states import (
 
 def started() -> tuple[Member, ProcessStates]:
     member = Member(RestartPolicy())
-    states = ProcessStates([("broker-1", member)])
+    states = ProcessStates([("broker-1", "", member)])
     member.on_started(0.0, 7)
     states.note(1_000)
     member.on_ready()
