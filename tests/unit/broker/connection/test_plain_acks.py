@@ -78,7 +78,7 @@ class Side:
         await eventually(lambda: self.log.is_open and not self.log._waiting)
         await eventually(lambda: not connection._flush_scheduled)
         written = self.client.transport.written
-        answers, self._seen = bytes(written[self._seen :]), len(written)
+        answers, self._seen = frames_of(bytes(written[self._seen :])), len(written)
         core = self.log.core
         acks = {name: (acks.individual, acks.cumulative) for name, acks in core._open.items()}
         consumers = [(x.acks, x.unacked) for x in self.subscription.consumers]
@@ -88,6 +88,16 @@ class Side:
         await self.subscription.end_transaction(transaction, -1, commit=False)
         await eventually(lambda: not self.client.connection._flush_scheduled)
         self._seen = len(self.client.transport.written)
+
+
+def frames_of(data: bytes) -> list[bytes]:
+    """Sorted: what is recorded in memory may be answered before or behind what is refused."""
+    frames = list[bytes]()
+    while data:
+        end = 4 + int.from_bytes(data[:4])
+        frames.append(data[:end])
+        data = data[end:]
+    return sorted(frames)
 
 
 def ack_of(consumer_id: int, ledger_id: int, entry_id: int, least: int) -> bytes:
@@ -193,8 +203,8 @@ async def test_any_acks_are_read_as_python_reads_them(
         taken += len(compiled.log.core.positions) > pending
         bad += isinstance(wanted[0], tuple)
         answers = wanted[1]
-        assert isinstance(answers, bytes)
-        refused += b"is acknowledged in a transaction" in answers
+        assert isinstance(answers, list)
+        refused += any(b"is acknowledged in a transaction" in answer for answer in answers)
         if (seed + 1) % ROUNDS_OF_TRANSACTIONS == 0:
             least = seed // ROUNDS_OF_TRANSACTIONS * 2
             for side in sides:
