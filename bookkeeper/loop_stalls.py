@@ -21,7 +21,7 @@ import os
 import sys
 import threading
 import time
-import traceback
+from types import FrameType
 from typing import Any, Final
 
 logger = logging.getLogger(__name__)
@@ -137,8 +137,14 @@ class LoopStalls:
 
 
 def _told(frame: Any) -> list[str]:
-    """Innermost first."""
-    frames = traceback.extract_stack(frame, limit=None)[-_FRAMES_MAX:]
-    return [
-        f"{each.filename.rpartition('/')[2]}:{each.lineno} {each.name}" for each in reversed(frames)
-    ]
+    """Innermost first.
+
+    The loop goes on when another thread is let in, which reading source lines would do, and its
+    frames are then others: in Python 3.11 one of them may be no frame.
+    """
+    found = list[str]()
+    while isinstance(frame, FrameType) and len(found) < _FRAMES_MAX:
+        code = frame.f_code
+        found.append(f"{code.co_filename.rpartition('/')[2]}:{frame.f_lineno} {code.co_name}")
+        frame = frame.f_back
+    return found

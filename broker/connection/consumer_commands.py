@@ -176,8 +176,9 @@ async def _subscribe(
         if not request.cancelled:
             wire = error if isinstance(error, BrokerError) else PersistenceError(str(error))
             connection.reply_error(request_id, wire)
-            if isinstance(wire, ServiceNotReadyError | PersistenceError):
-                # The C++ client 3.x and those on top of it (Python, Node.js) plan to try again, but
+            is_temporary = isinstance(wire, ServiceNotReadyError | PersistenceError)
+            if is_temporary and connection.client_version.startswith("Pulsar-CPP"):
+                # The C++ client and those on top of it (Python, Node.js) plan to try again, but
                 # do so only for a consumer that was closed: else its request times out.
                 send_close(connection, pb.CommandCloseConsumer(consumer_id=consumer_id), None)
         return

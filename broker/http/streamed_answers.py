@@ -4,7 +4,7 @@ No turn of the loop is of all of them, and no memory: a topic's million ledgers 
 """
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import orjson
@@ -57,9 +57,18 @@ async def long_object(
     """An object with some fields and one object more; ``parts`` are that one's fields, encoded."""
     async for piece in _beginning(fields, name):
         yield piece
+    async for piece in object_of(parts.items()):
+        yield piece
+    yield b"}"
+
+
+async def object_of(
+    parts: Iterable[tuple[str, AsyncIterator[bytes] | bytes]],
+) -> AsyncIterator[bytes]:
+    """An object of such fields, encoded."""
     yield b"{"
     comma = b""
-    async for key, part in in_turns(parts.items()):
+    async for key, part in in_turns(parts):
         yield comma + orjson.dumps(key) + b":"
         comma = b","
         if isinstance(part, bytes):
@@ -68,7 +77,7 @@ async def long_object(
         else:
             async for piece in part:
                 yield piece
-    yield b"}}"
+    yield b"}"
 
 
 async def _beginning(fields: Mapping[str, Any], name: str) -> AsyncIterator[bytes]:
@@ -89,12 +98,13 @@ async def long_json(request: Request, value: Any) -> Response:
     """
     taken: list[Any] | None = request.scope["state"].get(TAKEN)
     if taken is None:
-        return await in_pieces(request, _taken_apart(value))
+        return await in_pieces(request, taken_apart(value))
     taken.append(value)
     return Response()
 
 
-async def _taken_apart(value: Any) -> AsyncIterator[bytes]:
+async def taken_apart(value: Any) -> AsyncIterator[bytes]:
+    """As ``json_pieces``, and frees it by pieces; nobody else has it."""
     async for piece in json_pieces(value):
         yield piece
     await run_in_turns(let_go(value))

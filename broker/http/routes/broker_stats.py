@@ -4,19 +4,23 @@ import asyncio
 import gc
 import heapq
 import math
+from collections.abc import AsyncIterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Annotated, Any, Final
 
 import psutil
-from fastapi import Path, Query, Response
+from fastapi import Path, Query, Request, Response
 
 from magnetar.broker.cluster.load_report import load_report
 from magnetar.broker.http.dependencies import Namespace, Service
 from magnetar.broker.http.errors import ApiError, answer_for
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
+from magnetar.broker.http.streamed_answers import in_pieces, object_of, taken_apart
 from magnetar.broker.service.broker_service import BrokerService
-from magnetar.metadata.loop_turns import in_turns
+from magnetar.broker.topic.topic import Topic
+from magnetar.broker.topic.topic_stats import topic_stats
+from magnetar.metadata.loop_turns import in_turns, run_in_turns
 
 routes = Routes(
     "/admin/v2/broker-stats", tag="brokers", access=Access.SUPERUSER, mode=RoutingMode.LOCAL
@@ -61,14 +65,26 @@ _METRICS_EXAMPLE = [
     example={"public/default": {"0x00000000_0x08000000": {"persistent": {}}}},
 )
 @routes.get("/destinations", "", include_in_schema=False)
-async def topics(service: Service) -> Response:
-    answer: dict[str, Any] = {}
+async def topics(request: Request, service: Service) -> Response:
+    found: dict[str, Any] = {}
     async for topic in in_turns(service.topics.walk()):
         name = topic.name
         bundle = (await service.bundles.bundle_of(str(name))).rpartition("/")[2]
-        of_bundle = answer.setdefault(name.namespace, {}).setdefault(bundle, {})
-        of_bundle.setdefault(name.domain, {})[str(name)] = topic.stats()
-    return JsonResponse(answer)
+        of_bundle = found.setdefault(name.namespace, {}).setdefault(bundle, {})
+        of_bundle.setdefault(name.domain, []).append(topic)
+    return await in_pieces(request, _statistics(found))
+
+
+def _statistics(found: Mapping[str, Any] | Sequence[Topic]) -> AsyncIterator[bytes]:
+    """Taken when they are sent: those of a hundred thousand topics are 100 MB."""
+    if isinstance(found, Mapping):
+        return object_of((name, _statistics(part)) for name, part in found.items())
+    return object_of((topic.full_name, _topic_statistics(topic)) for topic in found)
+
+
+async def _topic_statistics(topic: Topic) -> AsyncIterator[bytes]:
+    async for piece in taken_apart(await run_in_turns(topic_stats(topic))):
+        yield piece
 
 
 @routes.get("/connections", example=_CONNECTIONS_EXAMPLE, statuses={400: "Not a place"})

@@ -28,8 +28,8 @@ _OFFER = frozenset((b"upgrade", b"http2-settings"))
 """Headers, and options of the Connection header, of an offer to change the protocol."""
 _IDLE, _HEAD, _BODY = range(3)
 _BODY_CHECK_S = 5.0
-_SLICE_BYTES = 16 * 1024
-_TURN_S = 0.01
+_SLICE_BYTES = 4 * 1024
+_TURN_S = 0.001
 """Of the loop, for what one read brought: a chunk of a body takes 6 bytes, a request twenty."""
 _LINGER_S = 2.0
 _LINGER_BYTES_MAX = 16 * 1024 * 1024

@@ -1,4 +1,4 @@
-"""What one read brings is parsed for some milliseconds a turn of the loop, in order."""
+"""What one read brings is parsed for a millisecond a turn of the loop, in order."""
 
 from collections.abc import Callable
 from typing import Any
@@ -43,7 +43,7 @@ class Side:
 
     def parse(self, data: bytes) -> None:
         self.parsed += data
-        self.now_s += 0.006
+        self.now_s += 0.0006
 
     def turn(self) -> None:
         calls, self.calls = self.calls, []
@@ -69,7 +69,7 @@ def test_http_goes_on_in_later_turns(side: Side, monkeypatch: pytest.MonkeyPatch
     protocol, size = http_of(side, monkeypatch), request_protocol._SLICE_BYTES
     data = bytes(range(256)) * (5 * size // 256)
     protocol.data_received(data)
-    assert len(side.parsed) == 2 * size  # 12 ms
+    assert len(side.parsed) == 2 * size  # 1.2 ms
     assert side.paused
     protocol.data_received(b"late")  # read before the pause
     side.turn()

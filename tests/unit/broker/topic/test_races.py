@@ -179,9 +179,8 @@ async def test_a_subscription_that_storage_refuses_is_an_error_not_a_lost_connec
     command = subscribe(1, "s", durable=True)
     command.subscribe.start_message_rollback_duration_sec = 60
     client.send(command)
-    answer, told = await client.receive(2)
+    answer = await client.receive_one()
     assert (answer.error.request_id, answer.error.error) == (1, pb.PersistenceError)
-    assert told.type == pb.BaseCommand.CLOSE_CONSUMER  # so that C++ clients try again
     assert not client.connection.closed
     monkeypatch.undo()
     client.send(subscribe(2, "s", durable=True))
