@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 KEPT_S: Final = 5.0
 """An answer is given again for so long at least: a page that many look at costs one look. Of very
 many topics: see ``kept_s``."""
+_LOADED: Final = (
+    *("broker.doctor.broker_collector", "broker.doctor.cluster_collector"),
+    *("broker.doctor.process_checks", "bookkeeper.replication.stated_ends"),
+    *("bookkeeper.replication.repair_state", "bookkeeper.replication.under_replication"),
+)
+"""What a look needs, and what that imports."""
 _ERRORS: Final = (*STORAGE_ERRORS, BrokerError, BundleError)
 
 
@@ -40,9 +46,9 @@ class Doctor:
 
     async def broker_report(self) -> dict[str, Any]:
         """What this broker knows of itself: its findings and settings; and its clock now."""
+        report = await self._broker.get()
         from magnetar.broker.doctor.broker_collector import settings_of
 
-        report = await self._broker.get()
         settings = settings_of(self._service)
         return {**report.as_json(), "settings": settings, "clockMs": self._service.wall_clock()}
 
@@ -63,8 +69,8 @@ class Doctor:
 
     async def _examine_broker(self) -> Report:
         # Loaded when first asked for, in a thread: that takes longer than a turn of the loop may.
-        for name in ("broker_collector", "cluster_collector"):
-            await asyncio.to_thread(import_module, f"magnetar.broker.doctor.{name}")
+        for name in _LOADED:
+            await asyncio.to_thread(import_module, f"magnetar.{name}")
         from magnetar.broker.doctor.broker_checks import check_broker
         from magnetar.broker.doctor.broker_collector import (
             collect_broker,
@@ -96,6 +102,7 @@ class Doctor:
         return report
 
     async def _examine_cluster(self) -> Report:
+        own = await self._broker.get()  # before the imports: it has loaded them
         from magnetar.broker.doctor.broker_collector import settings_of
         from magnetar.broker.doctor.cluster_checks import ClusterFacts, PeerFacts, check_cluster
         from magnetar.broker.doctor.cluster_collector import (
@@ -107,7 +114,7 @@ class Doctor:
         from magnetar.broker.doctor.storage_checks import check_storage
         from magnetar.broker.doctor.transaction_checks import TransactionsFacts, check_transactions
 
-        service, own = self._service, await self._broker.get()
+        service = self._service
         report = replace(own, findings=[*own.findings], not_looked_at=[*own.not_looked_at])
         report.brokers, report.addresses = [*own.brokers], [*own.addresses]
         brokers = [PeerFacts(service.broker_id, settings=settings_of(service))]
