@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from urllib.parse import urlencode
@@ -336,7 +337,8 @@ async def test_masked_values_are_in_no_message_and_tell_a_filter_nothing(
         ]
         assert (await http.post(f"/topics/{TOPIC}", json={"messages": messages})).is_success
         *lines, counts = (await client.piece()).splitlines()
-        assert number not in "".join(lines)
+        drawn = r'"producerName":"[^"]*"'  # with digits by chance
+        assert number not in re.sub(drawn, "", "".join(lines))
         assert json.loads(counts)["found"] == 3
         assert [json.loads(line)["properties"] for line in lines] == [{"card": MASK}] * len(lines)
         await client.leave()
