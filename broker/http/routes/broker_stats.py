@@ -19,8 +19,7 @@ from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.streamed_answers import in_pieces, object_of, taken_apart
 from magnetar.broker.service.broker_service import BrokerService
 from magnetar.broker.topic.topic import Topic
-from magnetar.broker.topic.topic_stats import topic_stats
-from magnetar.metadata.loop_turns import in_turns, run_in_turns
+from magnetar.metadata.loop_turns import in_turns
 
 routes = Routes(
     "/admin/v2/broker-stats", tag="brokers", access=Access.SUPERUSER, mode=RoutingMode.LOCAL
@@ -83,7 +82,7 @@ def _statistics(found: Mapping[str, Any] | Sequence[Topic]) -> AsyncIterator[byt
 
 
 async def _topic_statistics(topic: Topic) -> AsyncIterator[bytes]:
-    async for piece in taken_apart(await run_in_turns(topic_stats(topic))):
+    async for piece in taken_apart(await topic.stats_in_turns()):
         yield piece
 
 
@@ -148,7 +147,7 @@ async def metrics(service: Service) -> Response:
     persistent_count = 0
     async for topic in in_turns(service.topics.walk()):
         persistent_count += topic.persistent
-        stats = topic.stats()
+        stats = await topic.stats_in_turns()
         of_namespace = sums.setdefault(topic.name.namespace, {})
         subscriptions = stats["subscriptions"].values()
         metrics = {name: stats[field] for name, field in _NAMESPACE_FIGURES} | {

@@ -2,8 +2,10 @@
 
 import asyncio
 import gc
+import linecache
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -97,3 +99,16 @@ async def test_it_leaves_nothing_behind(watch: LoopStalls) -> None:
     assert len(gc.callbacks) == callbacks
     assert "loop stalls" not in {thread.name for thread in threading.enumerate()}
     assert set(watch.counts) == set(CAUSES)
+
+
+def test_a_place_is_told_without_reading_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("the loop would go on meanwhile, and its frames change")
+
+    monkeypatch.setattr(linecache, "checkcache", refuse)
+    monkeypatch.setattr(linecache, "getline", refuse)
+    told = loop_stalls._told(sys._getframe())
+    assert told[0].startswith("test_loop_stalls.py:")
+    assert told[0].endswith(" test_a_place_is_told_without_reading_sources")
+    assert len(told) == loop_stalls._FRAMES_MAX
+    assert loop_stalls._told(refuse) == []  # what a frame's f_back was in Python 3.11

@@ -10,7 +10,7 @@ from starlette.responses import StreamingResponse
 
 from magnetar.broker.http.routes import broker_stats
 from magnetar.broker.protocol.topic_name import TopicName
-from magnetar.broker.topic.topic_stats import topic_stats
+from magnetar.broker.topic.topic import Topic
 from tests.unit.broker.doubles import Broker
 
 TOPICS = 300  # some 2 KB each, and an answer above 256 KiB is sent by pieces
@@ -35,11 +35,11 @@ async def test_without_topics_it_is_empty(broker: Broker) -> None:
 async def test_statistics_are_taken_when_they_are_sent(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken = list[str]()
+    taken, stats_in_turns = list[str](), Topic.stats_in_turns
 
-    def noted(topic: Any) -> Any:
+    def noted(topic: Topic) -> Any:
         taken.append(topic.full_name)
-        return topic_stats(topic)
+        return stats_in_turns(topic)
 
     expected: dict[str, Any] = {}
     for number in range(TOPICS):
@@ -49,7 +49,7 @@ async def test_statistics_are_taken_when_they_are_sent(
         bundle = (await broker.service.bundles.bundle_of(str(name))).rpartition("/")[2]
         of_bundle = expected.setdefault("public/default", {}).setdefault(bundle, {})
         of_bundle.setdefault(domain, {})[str(name)] = topic.stats()
-    monkeypatch.setattr(broker_stats, "topic_stats", noted)
+    monkeypatch.setattr(Topic, "stats_in_turns", noted)
     answer = await answer_of(broker)
     assert isinstance(answer, StreamingResponse)
     assert 0 < len(taken) < TOPICS
