@@ -105,6 +105,9 @@ class PolicyWatcher:
             Full names of topics whose documents can't be read.
         """
         everything, topics, unread = EVERYTHING in stale, self._topics, set[str]()
+        # Read once for all topics, so that they share one object whatever happens meanwhile: a
+        # change after the read renews them again.
+        read = dict[str, EffectivePolicies | None]()
         # Namespaces that are, or have a topic, in it.
         namespaces = {namespace_of(key) if "://" in key else key for key in stale}
         stale_topics = chain.from_iterable(map(topics.of_namespace, namespaces))
@@ -113,17 +116,20 @@ class PolicyWatcher:
             if not own and topic.name.namespace not in stale:
                 continue
             try:
-                await self._renew_topic(topic, read_own=own)
+                if (namespace := topic.name.namespace) not in read:
+                    read[namespace] = await self._resources.policies(namespace)
+                if (policies := read[namespace]) is not None:
+                    await self._renew_topic(topic, policies, read_own=own)
+                # Else it was deleted, and its topics are about to be.
             except (MetadataError, BrokerMetadataError) as error:
                 # Its old policies hold until its documents can be read again.
                 logger.warning("%s: its policies can't be read: %s", topic.full_name, error)
                 unread.add(topic.name.base.full)
         return unread
 
-    async def _renew_topic(self, topic: Topic, *, read_own: bool) -> None:
-        resources = self._resources
-        if (namespace := await resources.policies(topic.name.namespace)) is None:
-            return  # it was deleted, and its topics are about to be
+    async def _renew_topic(
+        self, topic: Topic, namespace: EffectivePolicies, *, read_own: bool
+    ) -> None:
         before = topic.policies
         document = before.topic_document
         if read_own:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from magnetar.broker.errors import NamespaceNotFoundError, NotAllowedError, PreconditionFailedError
+from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.resources.resources import topic_policies_path
@@ -71,6 +72,26 @@ async def test_topics_of_a_namespace_share_its_policies(broker: Broker) -> None:
     assert first.policies.message_ttl_s == 7
 
 
+async def test_topics_share_policies_that_are_decoded_anew_meanwhile(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write's own event empties the cache; it may come between two topics of one round."""
+    first, second = await loaded(broker), await loaded(broker, TOPIC + "2")
+    policies, resources = broker.service.policies, broker.service.resources
+    renew = policies._renew_topic
+
+    async def renew_and_read_again(
+        topic: Topic, namespace: EffectivePolicies, *, read_own: bool
+    ) -> None:
+        await renew(topic, namespace, read_own=read_own)
+        resources.config_changed(policies._config)
+
+    monkeypatch.setattr(policies, "_renew_topic", renew_and_read_again)
+    await set_namespace(broker, message_ttl_in_seconds=7)
+    assert first.policies is second.policies
+    assert first.policies.message_ttl_s == 7
+
+
 async def test_a_change_by_another_broker_reaches_the_topic(broker: Broker) -> None:
     topic = await loaded(broker)
     path, store = f"/admin/policies/{NAMESPACE}", broker.service.store
@@ -118,9 +139,9 @@ async def test_topics_of_other_namespaces_are_not_looked_at(
     policies, seen = broker.service.policies, set[str]()
     renew = policies._renew_topic
 
-    async def note(topic: Topic, *, read_own: bool) -> None:
+    async def note(topic: Topic, namespace: EffectivePolicies, *, read_own: bool) -> None:
         seen.add(topic.full_name)
-        await renew(topic, read_own=read_own)
+        await renew(topic, namespace, read_own=read_own)
 
     monkeypatch.setattr(policies, "_renew_topic", note)
     await set_namespace(broker, message_ttl_in_seconds=5)
@@ -223,9 +244,11 @@ async def test_a_writer_waits_for_its_own_news_only(
     policies = broker.service.policies
     renew = policies._renew_topic
 
-    async def renew_and_write_again(topic: Topic, *, read_own: bool) -> None:
+    async def renew_and_write_again(
+        topic: Topic, namespace: EffectivePolicies, *, read_own: bool
+    ) -> None:
         await asyncio.sleep(0)
-        await renew(topic, read_own=read_own)
+        await renew(topic, namespace, read_own=read_own)
         policies.follower.invalidate(NAMESPACE)  # others write all the time
 
     monkeypatch.setattr(policies, "_renew_topic", renew_and_write_again)
