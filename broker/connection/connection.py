@@ -23,8 +23,8 @@ from magnetar.broker.connection.receive_buffer import FrameBuffer, PauseReason
 from magnetar.broker.connection.send_path import SendPath
 from magnetar.broker.errors import BrokerError
 from magnetar.broker.listener.tcp_socket import (
-    KERNEL_UNSENT_BYTES_MAX,
     KERNEL_UNSENT_FIRST_BYTES,
+    grow_kernel_buffer,
     limit_kernel_buffer,
     transferred_bytes,
 )
@@ -381,9 +381,9 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self.writable = True
         self._count_waiting(0)
-        if self._kernel_unsent_bytes < KERNEL_UNSENT_BYTES_MAX and self._transport is not None:
-            self._kernel_unsent_bytes *= 2
-            limit_kernel_buffer(self._transport, self._kernel_unsent_bytes)
+        if self._transport is not None:
+            grown = grow_kernel_buffer(self._transport, self._kernel_unsent_bytes)
+            self._kernel_unsent_bytes = grown
         self.resume_reading(PauseReason.OUTGOING)
         for wake in list(self.on_writable.values()):
             wake()

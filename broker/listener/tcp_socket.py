@@ -43,3 +43,11 @@ def limit_kernel_buffer(transport: asyncio.BaseTransport, unsent_bytes: int) -> 
     if opened is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
         with contextlib.suppress(OSError):  # no TCP socket
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, unsent_bytes)
+
+
+def grow_kernel_buffer(transport: asyncio.BaseTransport, unsent_bytes: int) -> int:
+    """The client has read what waited: the system takes twice as much, which is answered."""
+    if unsent_bytes >= KERNEL_UNSENT_BYTES_MAX:
+        return unsent_bytes
+    limit_kernel_buffer(transport, 2 * unsent_bytes)
+    return 2 * unsent_bytes

@@ -18,7 +18,11 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.protocol import State
 
 from magnetar.broker.http.websocket.frame_reader import WebSocketFrameReader
-from magnetar.broker.listener.tcp_socket import KERNEL_UNSENT_BYTES_MAX, limit_kernel_buffer
+from magnetar.broker.listener.tcp_socket import (
+    KERNEL_UNSENT_FIRST_BYTES,
+    grow_kernel_buffer,
+    limit_kernel_buffer,
+)
 
 ABORT_S = 15.0
 """After the end of a session; the close handshake has ten of them (uvicorn)."""
@@ -123,6 +127,7 @@ class CorkedWebSocketProtocol(WebSocketsSansIOProtocol):
             self.on_lost()
 
     _abort_timer: asyncio.TimerHandle | None = None
+    _kernel_unsent_bytes = KERNEL_UNSENT_FIRST_BYTES
 
     def on_task_complete(self, task: asyncio.Task[None]) -> None:
         super().on_task_complete(task)
@@ -140,7 +145,11 @@ class CorkedWebSocketProtocol(WebSocketsSansIOProtocol):
         self.writable = _OpenEvent()  # type: ignore[assignment]  # the same of an event
         super().connection_made(transport)
         self.transport.set_write_buffer_limits(_UNSENT_BYTES_MAX)
-        limit_kernel_buffer(transport, KERNEL_UNSENT_BYTES_MAX)
+        limit_kernel_buffer(transport, self._kernel_unsent_bytes)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._kernel_unsent_bytes = grow_kernel_buffer(self.transport, self._kernel_unsent_bytes)
 
     _frames: WebSocketFrameReader | None = None  # from the first bytes behind the handshake on
     _texts: list[str] | None = None  # of an event that the application has not taken yet

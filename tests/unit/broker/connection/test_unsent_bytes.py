@@ -7,9 +7,11 @@ their client reads.
 import asyncio
 import random
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
 from magnetar.broker.connection.connection import Connection
 from magnetar.broker.dispatch import unsent_budget
@@ -19,6 +21,7 @@ from magnetar.broker.dispatch.unsent_budget import (
     PIECE_BYTES,
     UnsentBudget,
 )
+from magnetar.broker.http.websocket.protocol import CorkedWebSocketProtocol
 from magnetar.broker.listener.tcp_socket import (
     KERNEL_UNSENT_BYTES_MAX,
     KERNEL_UNSENT_FIRST_BYTES,
@@ -168,22 +171,42 @@ class SystemTransport(MemoryTransport):
         self._opened = opened
 
     def get_extra_info(self, name: str) -> object:
-        return self._opened if name == "socket" else super().get_extra_info(name)
+        return self._opened if name == "socket" else None
+
+    def set_write_buffer_limits(self, high: int, low: int = 0) -> None:
+        pass
 
 
-async def test_the_system_takes_more_for_clients_that_read(broker: Broker) -> None:
+def binary(broker: Broker) -> Connection:
+    return Connection(broker.service)
+
+
+async def no_app(scope: object, receive: object, send: object) -> None:
+    pass
+
+
+def websocket(_: Broker) -> CorkedWebSocketProtocol:
+    config = uvicorn.Config(no_app, loop="none", log_config=None)
+    config.load()
+    return CorkedWebSocketProtocol(config=config, server_state=ServerState(), app_state={})
+
+
+@pytest.mark.parametrize("protocol_of", [binary, websocket])
+async def test_the_system_takes_more_for_clients_that_read(
+    broker: Broker, protocol_of: Callable[[Broker], Connection | CorkedWebSocketProtocol]
+) -> None:
     taken = list[int]()
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()) as ours,
     ):
-        connection = Connection(broker.service)
-        connection.connection_made(SystemTransport(ours))  # type: ignore[arg-type] # a double
+        protocol = protocol_of(broker)
+        protocol.connection_made(SystemTransport(ours))  # type: ignore[arg-type] # a double
         for _ in range(7):
             taken.append(ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT))
-            connection.pause_writing()
-            connection.resume_writing()
-        connection.close("the test is done")
+            protocol.pause_writing()
+            protocol.resume_writing()
+        protocol.connection_lost(None)
     doubled = [KERNEL_UNSENT_FIRST_BYTES << times for times in range(7)]
     assert taken == [min(size, KERNEL_UNSENT_BYTES_MAX) for size in doubled]
     assert taken[-2:] == [KERNEL_UNSENT_BYTES_MAX] * 2
