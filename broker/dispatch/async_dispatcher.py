@@ -52,12 +52,14 @@ class AsyncDispatcher:
         unsent: UnsentBudget,
         now_ms: Callable[[], int],
         topic: object,
+        waiting: "dict[AsyncDispatcher, None]",
         label: str,
         ack_sets: bool,
         limiter: DispatchRateLimiter | None = None,
     ) -> None:
         """Args:
         topic: whose other dispatchers it waits for; other topics it doesn't.
+        waiting: those of the topic to be told of new entries; it enters itself.
         label: topic and subscription, for the log.
         ack_sets: whether batches may be acknowledged in part.
         limiter: rate limits; None: there are none.
@@ -65,6 +67,7 @@ class AsyncDispatcher:
         self.core, self._ledger, self._cursor = core, ledger, cursor
         self._now_ms, self._label, self._limiter = now_ms, label, limiter
         self._turns, self._unsent, self._topic = turns, unsent, topic
+        self._waiting = waiting
         self._ack_set_of = cursor.state.batch_ack_set if ack_sets else None
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
@@ -88,10 +91,7 @@ class AsyncDispatcher:
             self._turns.add(self._topic, self._turn)
 
     def on_appended(self) -> None:
-        """There is more to read: take a turn if that was waited for.
-
-        Not in any case: with 500 consumers that don't read, turns in vain were 3 ms a message.
-        """
+        """There is more to read: take a turn if that is waited for still."""
         if self.is_waiting or self._reading is not None:
             self.wake()
 
@@ -134,6 +134,7 @@ class AsyncDispatcher:
     def close(self) -> None:
         """Deliver nothing more; a read in flight is abandoned."""
         self._closed = True
+        self._waiting.pop(self, None)
         if self._limiter is not None:
             self._limiter.leave(self)
         for pending in (self._timer, self._retry, self._reading):
@@ -192,6 +193,9 @@ class AsyncDispatcher:
                 self._reading = self._loop.create_task(self._read(request, position, piece))
         if core.is_held_back is not self._was_held_back:
             self._tell_held_back()
+        if self.is_waiting or self._reading is not None:
+            # Else not: with 500 consumers that don't read, turns in vain were 3 ms a message.
+            self._waiting[self] = None
         self._arm_timer()
 
     def _tell_held_back(self) -> None:

@@ -55,7 +55,7 @@ from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 from magnetar.metadata.loop_turns import Steps
 
 if TYPE_CHECKING:
-    from magnetar.broker.topic.topic import Topic
+    from magnetar.broker.topic.persistent_topic import PersistentTopic
     from magnetar.broker.transaction.pending_acks import PendingAck
     from magnetar.broker.transaction.transaction_id import TransactionId
 
@@ -97,6 +97,7 @@ class PersistentSubscription(Subscription):
     dispatcher, in this order.
     """
 
+    topic: PersistentTopic
     # As in PersistentTopic: beyond 30 attributes a dictionary costs 1.5 kB each idle subscription.
     __slots__ = (
         "_batch_acks",
@@ -121,7 +122,13 @@ class PersistentSubscription(Subscription):
     )
 
     def __init__(
-        self, topic: Topic, name: str, cursor: Cursor, ledger: ManagedLedger, *, durable: bool
+        self,
+        topic: PersistentTopic,
+        name: str,
+        cursor: Cursor,
+        ledger: ManagedLedger,
+        *,
+        durable: bool,
     ) -> None:
         super().__init__(topic, name, durable=durable)
         self.cursor: Cursor = cursor
@@ -241,6 +248,7 @@ class PersistentSubscription(Subscription):
             unsent=self.topic.service.unsent_budget,
             now_ms=self.topic.service.clock,
             topic=self.topic,
+            waiting=self.topic.waiting,
             label=str(self),
             ack_sets=self._batch_acks,
             limiter=self._rate.limiter(self._entries_from),

@@ -19,7 +19,7 @@ from magnetar.managed_ledger.cursor.cursor import Cursor
 from magnetar.managed_ledger.position import Position
 
 if TYPE_CHECKING:
-    from magnetar.broker.topic.topic import Topic
+    from magnetar.broker.topic.persistent_topic import PersistentTopic
 
 
 class CompactionSubscription(PersistentSubscription):
@@ -27,7 +27,7 @@ class CompactionSubscription(PersistentSubscription):
 
     __slots__ = ("_compaction",)
 
-    def __init__(self, topic: Topic, cursor: Cursor, compaction: TopicCompaction) -> None:
+    def __init__(self, topic: PersistentTopic, cursor: Cursor, compaction: TopicCompaction) -> None:
         super().__init__(topic, cursor.name, cursor, compaction.log, durable=True)
         self._compaction = compaction
 

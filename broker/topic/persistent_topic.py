@@ -63,6 +63,7 @@ from magnetar.metadata.errors import ValueTooLargeError
 from magnetar.metadata.loop_turns import Steps
 
 if TYPE_CHECKING:
+    from magnetar.broker.dispatch.async_dispatcher import AsyncDispatcher
     from magnetar.broker.service.broker_service import BrokerService
     from magnetar.broker.transaction.async_coordinator import LocalParticipant
 
@@ -101,6 +102,7 @@ class PersistentTopic(Topic):
         "ledger",
         "publish_figures",
         "transactions",
+        "waiting",
         "watchers",
     )
 
@@ -116,6 +118,8 @@ class PersistentTopic(Topic):
         self.created_ms = ledger.lists.created_ms  # the topic's, not that of this load
         self.backlog = BacklogCheck(self)
         self.publish_figures = PublishMetrics()
+        self.waiting: dict[AsyncDispatcher, None] = {}
+        """Dispatchers to be told of new entries, each once."""
         self.watchers: tuple[Callable[[], None], ...] = ()
         """Told of what subscriptions are woken for, and of the end of the topic."""
         self._in_flight = 0  # batches given to the ledger and not answered in full
@@ -480,8 +484,11 @@ class PersistentTopic(Topic):
         self._wake()
 
     def _wake(self) -> None:
-        for subscription in self.subscriptions.values():
-            if (dispatcher := subscription.dispatcher) is not None:
+        # Not all subscriptions: those that are full cost nothing for each entry.
+        if self.waiting:
+            waiting = list(self.waiting)
+            self.waiting.clear()
+            for dispatcher in waiting:
                 dispatcher.on_appended()
         for told in self.watchers:
             told()

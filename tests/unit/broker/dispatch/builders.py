@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from magnetar.broker.config import BrokerConfig
+from magnetar.broker.dispatch.async_dispatcher import AsyncDispatcher
 from magnetar.broker.dispatch.async_turn_queue import AsyncTurnQueue
 from magnetar.broker.dispatch.unacked_budget import UnackedBudget
 from magnetar.broker.dispatch.unsent_budget import UnsentBudget
@@ -43,6 +44,7 @@ class FakeTopic:
         self.terminated = False
         self.new_owner = self.compacted = None
         self.subscriptions: dict[str, Any] = {}
+        self.waiting: dict[AsyncDispatcher, None] = {}
         self.forgotten: list[str] = []
         self.rate_limits = TopicRateLimiters(cast("Any", self))
 

@@ -87,43 +87,49 @@ async def test_exclusive_gets_all_in_order_and_new_ones_as_they_come() -> None:
 
 
 @pytest.mark.parametrize("sub_type", [EXCLUSIVE, SHARED])
-async def test_new_entries_give_a_turn_to_those_who_wait_for_them_only(sub_type: int) -> None:
+async def test_new_entries_are_told_to_those_who_wait_for_them_only(sub_type: int) -> None:
     bench = Bench([3])
-    subscription, ledger = bench.subscription, bench.ledger
+    subscription, ledger, waiting = bench.subscription, bench.ledger, bench.topic.waiting
     consumer, sink = await bench.consumer(sub_type, permits=100)
     await eventually(lambda: len(sink.got) == 3)
     await settle()
     dispatcher = subscription.dispatcher
     assert dispatcher is not None
-    turns = dispatcher._turns
+
+    def append() -> bool:
+        """As the topic does it; whether the dispatcher heard of it."""
+        ledger.append()
+        told = dispatcher in waiting
+        waiting.clear()
+        if told:
+            dispatcher.on_appended()
+        return told
+
     sink.writable = False
-    ledger.append()
-    dispatcher.on_appended()
+    assert append()
     await settle()  # the turn that finds the socket full
     assert len(sink.got) == 3
-    ledger.append()
-    dispatcher.on_appended()
-    assert turns._queue.size == 0, "its socket is full"
+    assert not append(), "its socket is full"
     sink.writable = True
     subscription.wake()
     await eventually(lambda: len(sink.got) == 5)
     await settle()
-    ledger.append()
-    dispatcher.on_appended()
+    assert append()
     await eventually(lambda: len(sink.got) == 6)
     assert sink.got == ledger.positions()
     # What is appended while a read is under way is not forgotten when that finds nothing.
     ledger.cached = False
     ledger.may_read.clear()
-    ledger.append()
-    dispatcher.on_appended()
+    assert append()
     await eventually(lambda: subscription.reading is not None)
-    ledger.append()
-    dispatcher.on_appended()
-    assert turns._queue.size == 1
+    assert append()
     ledger.may_read.set()
     await eventually(lambda: sink.got == ledger.positions())
     assert consumer.messages_out == 8
+    await settle()
+    assert dispatcher in waiting
+    subscription.remove_consumer(consumer)
+    assert not waiting, "a dispatcher that has ended is kept by nobody"
 
 
 async def test_a_cold_log_is_read_one_read_at_a_time() -> None:
