@@ -6,6 +6,7 @@ they use. `magnetar top` loads this module at each start: nothing of the server 
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -23,6 +24,8 @@ _WAIT_S: Final = 30.0
 SILENT_S: Final = 60.0
 """An answer that goes on has a sign of life every 15 s."""
 _REDIRECTS_MAX: Final = 5
+_JAVA_TRACE: Final = re.compile(r"\s*--- [^\n]* ---\s+Message: (.*?)\s+Stacktrace:\s", re.DOTALL)
+"""What Pulsar's RestException makes of an exception that nobody has foreseen."""
 
 
 class AdminError(Exception):
@@ -205,5 +208,7 @@ def value_of(status: int, content: bytes, asked: str, request_id: str) -> Any:
         value = content.decode(errors="replace")
     if status < 400:
         return value
-    reason = value.get("reason") if isinstance(value, dict) else None
+    reason = (value.get("reason") if isinstance(value, dict) else None) or ""
+    if (traced := _JAVA_TRACE.match(reason)) is not None:
+        reason = traced[1]
     raise AdminError(status, reason or f"the broker answers {status}", asked, request_id)

@@ -6,7 +6,6 @@ import asyncio
 import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, replace
-from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 from magnetar.broker.console.about_page import about
@@ -329,8 +328,7 @@ async def topic(ask: Ask) -> View:
         panel("Schema", ask.source.schema(path, None), lambda found: found),
     )
     figures = await run_in_turns(topic_figures(found, explained.value or {}, clients))
-    rows = [row async for row in in_turns(partition_rows(found))]
-    rows.sort(key=attrgetter("number"))
+    rows = [row async for row in in_turns(partition_rows(found, partitions))]
     await run_in_turns(let_go(found))
     end = clients.first + ROWS_MAX
     partitioned = Clients(rows[clients.first : end], clients.first, len(rows), len(rows))
@@ -390,14 +388,12 @@ async def _recent(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]:
 
 
 async def _storage(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]:
-    route = "partitioned-internalStats" if partitions else "internalStats"
-    found = asyncio.gather(
-        get(ask.source.api, f"{path.rest}/{route}", cursorsMax=HOLDERS_MAX),
-        _ledger_infos(ask, path),
-    )
+    if path.is_volatile:
+        return {"storage": Panel(Clients((), 0, 0, 0)), "runs": (), "buffer": None}
     first = _clients_of(ask).first
+    found = _ledgers(ask, path, partitions)
     ledgers = panel_in_turns("Ledgers", found, lambda both: stored_topics(str(path), first, *both))
-    if partitions or path.is_volatile:  # each partition has states of its own
+    if partitions:  # each has states of its own
         return {"storage": await ledgers, "runs": (), "buffer": None}
     compaction, offload = (
         panel(title, get(ask.source.api, f"{path.rest}/{key}"), run_of)
@@ -409,10 +405,21 @@ async def _storage(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]
     return {"storage": stored, "runs": titled, "buffer": found_buffer}
 
 
+async def _ledgers(ask: Ask, path: TopicPath, partitions: int) -> tuple[Any, Any]:
+    """``internalStats`` and ``internal-info``. Raises AdminError."""
+    if not partitions:
+        call = get(ask.source.api, f"{path.rest}/internalStats", cursorsMax=HOLDERS_MAX)
+        return await asyncio.gather(call, _ledger_infos(ask, path))
+    call = get(ask.source.api, f"{path.rest}/partitioned-internalStats", cursorsMax=HOLDERS_MAX)
+    if "partitions" not in (internal := await call):
+        # None was used yet. PersistentTopicsBase answers 200 with an exception then, and 500 to
+        # `internal-info`.
+        return {"partitions": {}}, {}
+    return internal, await _ledger_infos(ask, path)
+
+
 async def _ledger_infos(ask: Ask, path: TopicPath) -> Any:
-    """``internal-info``; empty for those who may not see it, and where nothing is stored."""
-    if path.is_volatile:
-        return {}
+    """``internal-info``; empty for those who may not see it."""
     try:
         return await get(ask.source.api, f"{path.rest}/internal-info", excludeCursors=True)
     except AdminError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -25,6 +25,7 @@ from magnetar.broker.console.snapshot import (
     Snapshot,
     SnapshotHistory,
     explanation_of,
+    explanations_of_partitions,
     page_of,
     rows_of,
     sums_by_namespace,
@@ -49,7 +50,7 @@ from magnetar.broker.console.source import (
 )
 from magnetar.broker.console.subject import topic_stats
 from magnetar.broker.console.topic_path import TopicPath
-from magnetar.broker.console.topic_view import listed_subscriptions
+from magnetar.broker.console.topic_view import listed_subscriptions, partition_stats
 from magnetar.broker.console.transactions_page import listed_row
 from magnetar.broker.dispatch.explanation import not_compacted
 from magnetar.broker.doctor.cluster_checks import ClusterFacts, PeerFacts, check_cluster
@@ -88,9 +89,9 @@ T = TypeVar("T")
 _WATCH_S: Final = 60.0
 """A snapshot is taken as often for the history while nobody looks."""
 _AT_ONCE: Final = 8
+"""Calls at the same time."""
 _OPEN_MAX: Final = 1_000
 """Transactions of a coordinator that are asked for: Pulsar tells each with all of its topics."""
-"""Calls at the same time."""
 _BUSY: Final = 20
 """Subscriptions with consumers that are looked at: those with the largest backlogs."""
 _FRESH_S: Final = 10.0
@@ -182,15 +183,20 @@ class PulsarSource(Source):
         self, topic: TopicPath, stats: Mapping[str, Any]
     ) -> dict[str, dict[str, Any]]:
         """From the statistics; a reason that they don't tell is missing."""
-        found = {
-            name: explanation_of(each) for name, each in stats.get("subscriptions", {}).items()
-        }
+        subscriptions = stats.get("subscriptions", {})
+        if parts := partition_stats(stats):
+            by_number = ((str(number), part) for number, part in parts.items())
+            told = await run_in_turns(explanations_of_partitions(subscriptions, by_number))
+        else:
+            found = {name: explanation_of(each) for name, each in subscriptions.items()}
+            told = {name: each.as_json() for name, each in found.items() if each is not None}
         backlog = stats.get("subscriptions", {}).get(COMPACTION_CURSOR, {}).get("msgBacklog")
         if backlog:
             state = await self._none_if_refused(get(self.api, f"{topic.rest}/compaction")) or {}
             is_running = state.get("status") == "RUNNING"
-            found[COMPACTION_CURSOR] = not_compacted(backlog, is_running=is_running)
-        return {name: each.as_json() for name, each in found.items() if each is not None}
+            reason = not_compacted(backlog, is_running=is_running)
+            told[COMPACTION_CURSOR] = reason.as_json()
+        return told
 
     async def publishing(
         self, topic: TopicPath, stats: Mapping[str, Any]
@@ -221,8 +227,11 @@ class PulsarSource(Source):
                 for kind in QUOTA_TYPES
             ]
 
-        rows = [one(each, each.topic) for each in POLICIES if each.topic is not None]
-        return [row for found in await self._each([*rows, quotas()]) for row in found]
+        def calls() -> Iterator[Awaitable[Rows]]:
+            yield from (one(each, each.topic) for each in POLICIES if each.topic is not None)
+            yield quotas()
+
+        return [row for found in await self._each(calls()) for row in found]
 
     async def namespace_policies(self, tenant: str, namespace: str) -> list[tuple[str, Any, str]]:
         """From the namespace's document; what it leaves to the broker has no value."""
@@ -526,11 +535,21 @@ class PulsarSource(Source):
         return found, silent
 
     async def _each(self, calls: Iterable[Awaitable[T]]) -> list[T]:
-        async def one(call: Awaitable[T]) -> T:
-            async with self._limit:
-                return await call
+        """
+        Args:
+            calls: each is made when its turn comes: one that is never awaited makes Python warn.
+        """
+        answers, numbered = dict[int, T](), enumerate(calls)
 
-        return await asyncio.gather(*(one(call) for call in calls))
+        async def some() -> None:
+            while True:
+                async with self._limit:
+                    if (taken := next(numbered, None)) is None:
+                        return
+                    answers[taken[0]] = await taken[1]
+
+        await asyncio.gather(*(some() for _ in range(_AT_ONCE)))
+        return [answers[number] for number in range(len(answers))]
 
     async def _none_if_refused(self, call: Awaitable[Any]) -> Any:
         try:

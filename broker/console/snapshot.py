@@ -8,13 +8,17 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from magnetar.bookkeeper.metrics import Durations
 from magnetar.broker.console.kept_order import name_of, only_those
 from magnetar.broker.console.source import IndexPage, IndexQuery
-from magnetar.broker.console.topic_view import listed_subscriptions, type_of
+from magnetar.broker.console.topic_view import (
+    listed_subscriptions,
+    of_all_partitions,
+    type_of,
+)
 from magnetar.broker.dispatch.explanation import (
     Explanation,
     Reason,
@@ -22,10 +26,11 @@ from magnetar.broker.dispatch.explanation import (
     consumers_stall,
     counted,
     delivering,
+    is_stall,
     no_consumer,
 )
 from magnetar.broker.dispatch.interfaces import ConsumerState
-from magnetar.broker.doctor.topic_checks import INTERNAL_SUBSCRIPTIONS
+from magnetar.broker.doctor.topic_checks import INTERNAL_SUBSCRIPTIONS, receivers_of
 from magnetar.broker.index.backlog_trend import trend
 from magnetar.broker.index.figure_recorder import FigureRecorder
 from magnetar.broker.index.page_answer import with_parts
@@ -35,7 +40,7 @@ from magnetar.broker.protocol.topic_name import (
     InvalidTopicNameError,
     is_system_topic,
 )
-from magnetar.metadata.loop_turns import run_at_once
+from magnetar.metadata.loop_turns import Steps, run_at_once
 
 Row = dict[str, Any]
 
@@ -327,7 +332,7 @@ def sums_by_namespace(topics: Iterable[Row]) -> dict[str, Row]:
 
 def explanation_of(stats: Mapping[str, Any]) -> Explanation | None:
     """As far as statistics of a subscription tell it; they don't have the limits."""
-    consumers = stats.get("consumers", [])
+    consumers = receivers_of(stats)
     if not stats.get("msgBacklog"):
         return caught_up(0)
     if not consumers:
@@ -338,19 +343,68 @@ def explanation_of(stats: Mapping[str, Any]) -> Explanation | None:
             "The subscription's consumers have as many unacknowledged messages as they may.",
             "Delivery goes on when they acknowledge.",
         )
-    if all(each.get("blockedConsumerOnUnackedMsgs") for each in consumers):
+    free = [each for each in consumers if not each.get("blockedConsumerOnUnackedMsgs")]
+    if not free:
         return Explanation(
             Reason.CONSUMER_UNACKED_LIMIT,
             "Every consumer has as many unacknowledged messages as it may.",
             "Delivery goes on when one of them acknowledges.",
         )
     states = [
-        ConsumerState(each.get("consumerName", ""), permits=each.get("availablePermits", 0))
-        for each in consumers
+        ConsumerState(
+            each.get("consumerName", ""),
+            permits=each.get("availablePermits", 0),
+            last_consumed_ms=each.get("lastConsumedTimestamp", 0),
+        )
+        for each in free
     ]
     if (stall := consumers_stall(states, 0)) is not None:
+        return _with_blocked(stall, len(consumers) - len(free))
+    return _delivered() if stats.get("msgRateOut") else _waits_for_clients(stats)
+
+
+def _delivered() -> Explanation:
+    text = "Messages were delivered within the last minute, and nothing is known to hold back more:"
+    return replace(delivering(None), message=f"{text} Apache Pulsar counts by the minute.")
+
+
+def _with_blocked(stall: Explanation, count: int) -> Explanation:
+    """With how many other consumers have as many unacknowledged messages as they may."""
+    if not count:
         return stall
-    return delivering(None) if stats.get("msgRateOut") else _waits_for_clients(stats)
+    others = f"{counted(count, 'other consumer')} {'has' if count == 1 else 'have'}"
+    more = f" {others} as many unacknowledged messages as they may."
+    return replace(stall, message=stall.message + more)
+
+
+def explanations_of_partitions(
+    names: Iterable[str], parts: Iterable[tuple[str, Mapping[str, Any]]]
+) -> Steps[dict[str, dict[str, Any]]]:
+    """Of each subscription the reason of the partition that is worst off.
+
+    One that statistics don't tell of a partition might be worse than those that are known: then
+    only a stall is told.
+
+    Args:
+        names: of the subscriptions.
+        parts: names of partitions and their statistics.
+    """
+    found, unknown, names = dict[str, dict[str, dict[str, Any]]](), set[str](), [*names]
+    for partition, stats in parts:
+        found[partition] = {}
+        for name in names:
+            if (each := stats.get("subscriptions", {}).get(name)) is not None:
+                if (told := explanation_of(each)) is None:
+                    unknown.add(name)
+                else:
+                    found[partition][name] = told.as_json()
+                yield
+    worst = yield from of_all_partitions(found)
+    return {
+        name: each
+        for name, each in worst.items()
+        if name not in unknown or is_stall(each["reason"], each)
+    }
 
 
 def _waits_for_clients(stats: Mapping[str, Any]) -> Explanation | None:
@@ -360,7 +414,8 @@ def _waits_for_clients(stats: Mapping[str, Any]) -> Explanation | None:
     if backlog <= delayed:
         return Explanation(
             Reason.DELAYED,
-            f"All of {counted(backlog, 'message')} wait: producers asked for a later delivery.",
+            f"{counted(backlog, 'message')} {'waits' if backlog == 1 else 'wait'}, all there are: "
+            "producers asked for a later delivery.",
             "They are delivered when they are due.",
         )
     if hashes:

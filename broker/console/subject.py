@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,7 +42,23 @@ async def topic_stats(api: AdminApi, topic: TopicPath, **part: str | int | bool)
             if (part := of_one.get("subscriptions", {}).get(name)) is not None
         ]
         found[name] = _with_facts(each, parts)
-    return partitions, {**stats, "subscriptions": found}
+    stats = {**stats, "subscriptions": found}
+    if partitions:
+        parts = list(stats.get("partitions", {}).values())
+        stats["publishers"] = [*_publishers(stats.get("publishers", ()), parts)]
+    return partitions, stats
+
+
+def _publishers(
+    whole: Sequence[Mapping[str, Any]], parts: Sequence[Mapping[str, Any]]
+) -> Iterator[Mapping[str, Any]]:
+    """Producers of all partitions: Pulsar adds up those of one place in the lists of partitions,
+    and names a sum by none of them.
+    """
+    for at, each in enumerate(whole):
+        lists = [part.get("publishers", ()) for part in parts]
+        first: Mapping[str, Any] = next((found[at] for found in lists if len(found) > at), {})
+        yield {**{key: first[key] for key in ("producerName", *_FACTS) if key in first}, **each}
 
 
 _LAST: Final = ("lastAckedTimestamp", "lastConsumedTimestamp")

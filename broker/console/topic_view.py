@@ -530,14 +530,25 @@ def delivery_rows(found: Deliveries) -> DeliveryRows:
     return DeliveryRows(acknowledged, others, found.left_out)
 
 
-def partition_rows(stats: Json) -> Iterator[PartitionRow]:
-    """Of ``partitioned-stats?perPartition=true``, in no order."""
-    for name, each in (stats.get("partitions") or {}).items():
-        if PARTITION_MARK not in name:  # it is the topic: none was used yet
-            continue
+def partition_stats(stats: Json) -> dict[int, Json]:
+    """Of ``partitioned-stats?perPartition=true``: those of the partitions that were used."""
+    found: Mapping[str, Json] = stats.get("partitions") or {}
+    # Without the mark it is the topic: none was used yet.
+    return {
+        int(name.rpartition(PARTITION_MARK)[2]): each
+        for name, each in found.items()
+        if PARTITION_MARK in name
+    }
+
+
+def partition_rows(stats: Json, count: int) -> Iterator[PartitionRow]:
+    """All ``count`` of them, also those that no client has used."""
+    found = partition_stats(stats)
+    for number in range(count):
+        each = found.get(number, {})
         backlogs = (sub.get("msgBacklog", 0) for sub in each.get("subscriptions", {}).values())
         yield PartitionRow(
-            number=int(name.rpartition(PARTITION_MARK)[2]),
+            number=number,
             rate_in=each.get("msgRateIn", 0.0),
             rate_out=each.get("msgRateOut", 0.0),
             backlog=max(backlogs, default=0),

@@ -82,11 +82,18 @@ class SubscriptionFacts:
         return f"{self.topic}, subscription {self.name}"
 
 
+def receivers_of(stats: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The consumers of a SubscriptionStats that messages go to: of Failover the active one."""
+    consumers: Sequence[Mapping[str, Any]] = stats.get("consumers") or ()
+    active = stats.get("activeConsumerName") if stats.get("type") == "Failover" else None
+    return [each for each in consumers if each.get("consumerName") == active] or consumers
+
+
 def subscription_facts(topic: str, name: str, stats: Mapping[str, Any]) -> SubscriptionFacts | None:
     """Of a subscription's SubscriptionStats; None: no consumer has anything to get there."""
     if (backlog := _int(stats, "msgBacklog")) <= 0 or name.startswith(INTERNAL_SUBSCRIPTIONS):
         return None
-    consumers: Sequence[Mapping[str, Any]] = stats.get("consumers") or ()
+    consumers = receivers_of(stats)
     connected = [
         ms for each in consumers if (ms := _iso_ms(each.get("connectedSince"))) is not None
     ]

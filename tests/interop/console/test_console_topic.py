@@ -155,3 +155,31 @@ async def test_a_non_persistent_topic_has_no_messages_to_read(
     page = await console.get(f"/console/topic/{topic}/messages")
     assert (page.status_code, 'class="fail"' in page.text) == (200, False)
     assert "A non-persistent topic stores nothing" in page.text
+
+
+async def test_partitions_that_no_client_has_used(
+    console: httpx.AsyncClient, admin_url: str
+) -> None:
+    topic = f"persistent/public/default/console-{time.time_ns()}"
+    async with httpx.AsyncClient(base_url=f"{admin_url}/admin/v2/") as client:
+        assert (await client.put(f"{topic}/partitions", json=3)).is_success
+    for tab in ("", "/partitions"):
+        page = (await console.get(f"/console/topic/{topic}{tab}")).text
+        assert re.findall(r'id="partition-(\d)"', page) == ["0", "1", "2"]
+    page = (await console.get(f"/console/topic/{topic}/storage")).text
+    assert 'class="fail"' not in page
+
+
+async def test_a_producer_of_a_partitioned_topic_has_a_name_and_an_address(
+    console: httpx.AsyncClient, admin_url: str, service_url: str
+) -> None:
+    topic = f"persistent/public/default/console-{time.time_ns()}"
+    async with httpx.AsyncClient(base_url=f"{admin_url}/admin/v2/") as client:
+        assert (await client.put(f"{topic}/partitions", json=2)).is_success
+    with client_of(service_url) as client_:
+        client_.create_producer(topic.replace("/", "://", 1))
+        page = (await console.get(f"/console/topic/{topic}/producers")).text
+        stats = await rest(admin_url, f"{topic}/partitioned-stats?perPartition=true")
+    (name,) = re.findall(r'<td class="n">(.*?)<span class="sub">127.0.0.1:\d+', page)
+    parts = stats["partitions"].values()
+    assert name in [each["producerName"] for part in parts for each in part["publishers"]]

@@ -1,22 +1,26 @@
 """What sources tell that are no Magnetar, or topics of several partitions."""
 
+import asyncio
+import gc
 import re
 from html import unescape
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from magnetar.broker.console.admin_api import AdminApi, AdminError, RemoteApi
+from magnetar.broker.console.admin_api import AdminApi, AdminError, RemoteApi, value_of
 from magnetar.broker.console.console import ClusterLook, Console
 from magnetar.broker.console.pulsar_source import PulsarSource
 from magnetar.broker.console.snapshot import (
     SnapshotHistory,
     explanation_of,
+    explanations_of_partitions,
     page_of,
     rows_of,
     suspects_of,
@@ -54,6 +58,33 @@ class OneBrokerIsSilent(AdminApi):
         if self._is_silent:
             raise AdminError(503, "no route to host")
         return answers[path.removeprefix("/admin/v2/")]
+
+
+class NeverAnswers(OneBrokerIsSilent):
+    """More tenants than are asked for at the same time, and nothing of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked = asyncio.Event()
+
+    async def call(self, method: str, path: str, query: Any = None, body: Any = None) -> Any:
+        if path.endswith("/tenants"):
+            return [f"t{number}" for number in range(20)]
+        if "/namespaces/" in path:
+            self.is_asked.set()
+            await asyncio.Event().wait()
+        return await super().call(method, path, query, body)
+
+
+async def test_a_console_may_end_while_it_reads_all_names() -> None:
+    """A call that waits for its turn is none yet: Python warns of one that is never awaited."""
+    api = NeverAnswers()
+    source = PulsarSource(api)
+    watching = asyncio.create_task(source.watch())
+    await api.is_asked.wait()
+    watching.cancel()
+    await source.close()
+    gc.collect()
 
 
 async def test_a_broker_of_pulsar_that_is_silent_needs_attention() -> None:
@@ -287,6 +318,67 @@ async def test_where_the_credentials_of_a_console_go(location: str, reason: str 
 def test_what_statistics_of_pulsar_tell(stats: dict[str, Any], reason: str | None) -> None:
     found = explanation_of(stats)
     assert (None if found is None else found.reason) == reason
+
+
+_READS = {"consumerName": "reads", "availablePermits": 9}
+_STANDS = {"consumerName": "stands", "availablePermits": 0, "lastConsumedTimestamp": 5}
+_FULL = {"consumerName": "full", "availablePermits": 9, "blockedConsumerOnUnackedMsgs": True}
+
+
+@pytest.mark.parametrize(
+    ("stats", "reason", "sentence"),
+    [
+        (
+            {"type": "Failover", "activeConsumerName": "stands", "consumers": [_READS, _STANDS]},
+            "noPermits",
+            "Consumer stands has no permits: its client has asked for no more messages.",
+        ),
+        (
+            {"type": "Failover", "activeConsumerName": "reads", "consumers": [_READS, _STANDS]},
+            "pending",
+            "The consumer asks for messages and gets none",
+        ),
+        (
+            {"type": "Shared", "consumers": [_FULL, _STANDS]},
+            "noPermits",
+            "no more messages. 1 other consumer has as many unacknowledged messages as they may.",
+        ),
+        (
+            {"type": "Shared", "msgRateOut": 0.1, "consumers": [_READS]},
+            "delivering",
+            "Messages were delivered within the last minute",
+        ),
+    ],
+)
+def test_who_of_the_consumers_of_pulsar_keeps_messages_waiting(
+    stats: dict[str, Any], reason: str, sentence: str
+) -> None:
+    found = explanation_of({"msgBacklog": 1, **stats})
+    assert found is not None
+    assert found.reason == reason
+    assert sentence in found.message
+
+
+def test_reasons_of_partitions_of_pulsar() -> None:
+    reads = {"msgBacklog": 2, "msgRateOut": 1.0, "consumers": [_READS]}
+    stands = {"msgBacklog": 9, "consumers": [_STANDS]}
+    untold = {"msgBacklog": 9, "consumers": [_READS], "type": "Shared"}
+    parts = [
+        ("0", {"subscriptions": {"a": reads, "b": reads, "c": reads}}),
+        ("1", {"subscriptions": {"a": stands, "b": untold}}),
+    ]
+    found = run_at_once(explanations_of_partitions("abc", parts))
+    assert found["a"]["reason"] == "noPermits"
+    assert found["a"]["message"].startswith("Partition 1: Consumer stands ")
+    assert "b" not in found  # partition 1 may stand still
+    assert found["c"]["reason"] == "delivering"
+
+
+def test_a_failure_of_pulsar_is_told_without_its_stack_trace() -> None:
+    reason = "\n --- An unexpected error occurred in the server ---\n\nMessage: HTTP 500 {\n}\n\n"
+    body = orjson.dumps({"reason": f"{reason}Stacktrace:\n\njava.lang.Exception\n\tat A.b"})
+    with pytest.raises(AdminError, match=r"^HTTP 500 \{\n\}$"):
+        value_of(500, body, "", "")
 
 
 async def test_reasons_of_a_partitioned_topic(broker: Broker) -> None:

@@ -647,6 +647,15 @@ def test_facts_of_a_subscription_come_from_its_statistics() -> None:
     assert idle.connected_ms is None
 
 
+def test_of_failover_only_the_active_consumer_gets_messages() -> None:
+    consumers = [{"consumerName": name, "availablePermits": n} for name, n in (("a", 5), ("b", 0))]
+    stats: Mapping[str, object] = {"msgBacklog": 3, "type": "Failover", "consumers": consumers}
+    for active, permits in ("a", 5), ("b", 0):
+        found = subscription_facts(T, "s", {**stats, "activeConsumerName": active})
+        assert found is not None
+        assert found.permits == permits
+
+
 @pytest.mark.parametrize(
     ("facts", "command"),
     [
