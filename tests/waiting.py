@@ -16,13 +16,13 @@ def wait_until(
     seconds_max: float = DEADLINE_S,
 ) -> None:
     """Poll until ``condition`` is true; ``what`` it is that didn't come is asked at the end."""
-    deadline = time.monotonic() + seconds_max
+    began = time.monotonic()
     while not condition():
-        if time.monotonic() >= deadline:
+        if (waited_s := time.monotonic() - began) >= seconds_max:
             raise AssertionError(
                 f"not in {seconds_max} s: {what if isinstance(what, str) else what()}"
             )
-        time.sleep(0.02)
+        time.sleep(_pause_s(waited_s))
 
 
 async def eventually(
@@ -32,10 +32,16 @@ async def eventually(
 ) -> None:
     """As `wait_until`, of what the loop does meanwhile; the condition may be a coroutine's."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds_max
+    began = loop.time()
     while not await _value(condition):
-        assert loop.time() < deadline, f"not in {seconds_max} s: {what}"
-        await asyncio.sleep(0.001)
+        waited_s = loop.time() - began
+        assert waited_s < seconds_max, f"not in {seconds_max} s: {what}"
+        await asyncio.sleep(_pause_s(waited_s))
+
+
+def _pause_s(waited_s: float) -> float:
+    """Longer and longer: looking a thousand times a second keeps a core from what is waited for."""
+    return min(max(waited_s / 10, 0.001), 0.1)
 
 
 async def _value(condition: Callable[[], object]) -> object:
