@@ -36,15 +36,16 @@ class ClusterProcess(ChildProcess):
     def launch(self) -> None:
         """Start without waiting."""
         self._offset = len(self.log)
-        self._process = self.popen(
-            [
-                *(sys.executable, "-m", self._program, "cluster"),
-                *("--data", str(self.data), "--port", "0"),
-                # All brokers are on one machine: its processors say nothing about any of them.
-                *("--broker-set", "loadBalancerCPUResourceWeight=0", *self._options),
-                *ledger_store.cluster_options(),
-            ]
+        command = (
+            *(self._program, "cluster", "--data", str(self.data), "--port", "0"),
+            # All brokers are on one machine: its processors say nothing about any of them.
+            *("--broker-set", "loadBalancerCPUResourceWeight=0", *self._options),
+            *ledger_store.cluster_options(),
         )
+        if self._program == MAGNETAR:
+            self._process = self.popen([sys.executable, "-m", *command])
+        else:
+            self._process = self.fork(*command)
 
     def start(self) -> None:
         assert self._process is None

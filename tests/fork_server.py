@@ -1,9 +1,8 @@
 """Servers of tests are forks of one process that has imported them: a start costs a tenth so.
 
-Python's own fork server (``multiprocessing``), one of each pytest process and of each cluster
-(``forked_cluster.py``). It opens nothing, and has no threads. Its children end with whoever started
-them, and without ``atexit``. The tests of ``magnetar cluster`` itself, of the command line and of
-installations start real interpreters.
+Python's own fork server (``multiprocessing``), one of each pytest process. It opens nothing, and
+has no threads. Its children end with whoever started them, and without ``atexit``. The tests of
+``magnetar cluster`` itself, of the command line and of installations start real interpreters.
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ _IMPORTED: Final = [
         "magnetar.broker.http.metrics.replication_metrics",
     ),
     *("magnetar.broker.cli.bookie_command", "magnetar.broker.cli.autorecovery_command"),
+    *("magnetar.broker.cli.cluster_command", "magnetar.broker.local_cluster.run"),
     *("magnetar.bookkeeper.bookie.open_bookie", "magnetar.bookkeeper.bookie.http.admin_pages"),
     *(
         "magnetar.bookkeeper.client.pool_placement",

@@ -1,14 +1,13 @@
-"""``magnetar cluster`` for tests: its brokers and bookies are forks, which start in a tenth.
-
-    python -m tests.forked_cluster cluster --data ... ...
+"""``magnetar cluster`` for tests: it and its brokers and bookies are forks, which start in a tenth.
 
 ``test_cluster_local.py`` starts the real one.
 """
 
 import asyncio
+import multiprocessing
 import sys
 from collections.abc import Mapping
-from multiprocessing import forkserver
+from multiprocessing.forkserver import _forkserver
 from pathlib import Path
 from typing import IO, Any
 
@@ -55,6 +54,9 @@ async def _start(
 
 
 if __name__ == "__main__":
-    forkserver.ensure_running()  # it imports while ZooKeeper starts
+    # The server that made this process makes its children, too. Left to itself, Python would start
+    # another server, and wouldn't let a daemon have children.
+    _forkserver.ensure_running = lambda: None  # type: ignore[method-assign]
+    del multiprocessing.current_process()._config["daemon"]  # type: ignore[attr-defined]
     asyncio.create_subprocess_exec = _start  # type: ignore[assignment] # it is the supervisor's
     sys.exit(main())
