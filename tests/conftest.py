@@ -39,6 +39,9 @@ def pytest_collection_finish() -> None:
 
 
 os.environ[stalls.VARIABLE] = str(stalls.STALL_MS)  # of all processes of tests
+# JVMs of tests live for seconds: half of what one costs is the second compiler, for code that is
+# run for minutes, and one collector is enough.
+os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -92,12 +95,12 @@ _FIRST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
 
-    def place(item: pytest.Item) -> int:
-        is_here = item.path.is_relative_to(here)
-        path = str(item.path.relative_to(here)) if is_here else item.path.name
+    @functools.cache
+    def place(file: Path) -> int:
+        path = str(file.relative_to(here)) if file.is_relative_to(here) else file.name
         return next(number for number, first in enumerate(_FIRST) if path.startswith(first))
 
-    items.sort(key=place)
+    items.sort(key=lambda item: place(item.path))
 
 
 @functools.cache

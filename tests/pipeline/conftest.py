@@ -27,16 +27,11 @@ SPARK_CONF: Final = {
 
 
 def spark_environment() -> dict[str, str]:
-    """Of a process that starts Spark: its workers are this interpreter and find this tree.
-
-    Its JVM lives for seconds: half of what one costs is the second compiler, for code that is run
-    for minutes.
-    """
+    """Of a process that starts Spark: its workers are this interpreter and find this tree."""
     return {
         **os.environ,
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYTHONPATH": str(ROOT),
     }
