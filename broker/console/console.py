@@ -152,10 +152,11 @@ class Console:
         if FRAGMENT not in request.headers:
             view, source = await self._view(request, path)
             return await self.page(request, view, path, source)
-        began_s = time.thread_time()
-        response = await self._fragment(request, path)
-        self._pace.add(time.monotonic(), time.thread_time() - began_s)
-        return response
+        self._pace.begin(time.thread_time())
+        try:
+            return await self._fragment(request, path)
+        finally:
+            self._pace.end(time.monotonic(), time.thread_time())
 
     async def _fragment(self, request: Request, path: str) -> Response:
         """The middle of a page that fetches itself, and its menu."""

@@ -24,6 +24,20 @@ class PollPace:
         self.factor = 1
         self._begin_s = now_s
         self._cost_s = 0.0
+        self._making = 0  # pages
+        self._used_s = 0.0
+
+    def begin(self, used_s: float) -> None:
+        """A page is being made. ``used_s``: of a processor, by all work of the loop so far."""
+        if not self._making:
+            self._used_s = used_s
+        self._making += 1
+
+    def end(self, now_s: float, used_s: float) -> None:
+        """It was fetched. What was used while others were being made, too, counts once."""
+        self._making -= 1
+        cost_s, self._used_s = used_s - self._used_s, used_s
+        self.add(now_s, cost_s)
 
     def add(self, now_s: float, cost_s: float) -> None:
         """A page was fetched by itself; ``cost_s``: seconds of a processor."""

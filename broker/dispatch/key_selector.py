@@ -2,15 +2,18 @@
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 
 import mmh3
 
 from magnetar.broker.dispatch.interfaces import ConsumerState
 
+Ranges = Mapping[ConsumerState, Sequence[tuple[int, int]]]
+Steps = Generator[None, None, Ranges]
 RANGE_SIZE = 65_536
 _POINTS = 100
 _BROUGHT_MAX = 4_096
+_POINTS_A_STEP = 256
 
 
 class KeySelector(ABC):
@@ -26,8 +29,11 @@ class KeySelector(ABC):
     @abstractmethod
     def remove(self, consumer: ConsumerState) -> None: ...
     @abstractmethod
-    def ranges(self) -> Mapping[ConsumerState, Sequence[tuple[int, int]]]:
-        """Inclusive ranges of slots by consumer, ascending; for statistics."""
+    def ranges(self) -> Steps:
+        """Inclusive ranges of slots by consumer, ascending; for statistics.
+
+        Consumers that come or go between two steps may be missing.
+        """
 
 
 class HashRing(KeySelector):
@@ -41,7 +47,8 @@ class HashRing(KeySelector):
         self._points: dict[int, list[ConsumerState]] = {}
         self._order: list[int] = []
         self._mine: dict[ConsumerState, tuple[int, list[int]]] = {}  # name index, points
-        self._ranges: dict[ConsumerState, list[tuple[int, int]]] | None = None  # as last asked
+        self._ranges: Ranges | None = None  # as last asked
+        self._cutting: Ranges | None = None  # those that are being made; None: of another ring
 
     def owner(self, slot: int) -> ConsumerState | None:
         if not self._order:
@@ -64,7 +71,7 @@ class HashRing(KeySelector):
                 insort(self._order, point)
             elif consumer not in owners:
                 owners.append(consumer)
-        self._ranges = None
+        self._ranges = self._cutting = None
 
     def remove(self, consumer: ConsumerState) -> None:
         _, points = self._mine.pop(consumer)
@@ -74,31 +81,32 @@ class HashRing(KeySelector):
             if not owners:
                 del self._points[point]
                 del self._order[bisect_left(self._order, point)]
-        self._ranges = None
+        self._ranges = self._cutting = None
 
-    def ranges(self) -> Mapping[ConsumerState, Sequence[tuple[int, int]]]:
-        if self._ranges is None:
-            self._ranges = self._cut()
-        return self._ranges
-
-    def _cut(self) -> dict[ConsumerState, list[tuple[int, int]]]:
+    def ranges(self) -> Steps:
+        if self._ranges is not None:
+            return self._ranges
         found: dict[ConsumerState, list[tuple[int, int]]] = {each: [] for each in self._mine}
-        if not self._order:
-            return found
+        self._cutting = found
+        yield from self._cut(found)
+        if self._cutting is found:  # the ring has not changed
+            self._ranges = found
+        return found
+
+    def _cut(self, found: dict[ConsumerState, list[tuple[int, int]]]) -> Iterator[None]:
+        """Of thousands of consumers in steps: 60,000 ranges are a turn of 50 ms."""
         first = 1
         # What lies behind the last point belongs to the first point's owner.
-        for last in [*self._order, RANGE_SIZE - 1]:
-            if last < first:
-                continue  # the last point is the last slot
+        for number, last in enumerate([*self._order, RANGE_SIZE - 1], 1):
             owner = self.owner(last)
-            assert owner is not None
-            mine = found[owner]
-            if mine and mine[-1][1] == first - 1:
-                mine[-1] = (mine[-1][0], last)
-            else:
-                mine.append((first, last))
+            if last >= first and owner is not None and (mine := found.get(owner)) is not None:
+                if mine and mine[-1][1] == first - 1:
+                    mine[-1] = (mine[-1][0], last)
+                else:
+                    mine.append((first, last))
             first = last + 1
-        return found
+            if number % _POINTS_A_STEP == 0:
+                yield
 
 
 class SplitRanges(KeySelector):
@@ -144,7 +152,8 @@ class SplitRanges(KeySelector):
     def _width(self, at: int) -> int:
         return self._lasts[at] - (self._lasts[at - 1] if at else 0)
 
-    def ranges(self) -> Mapping[ConsumerState, Sequence[tuple[int, int]]]:
+    def ranges(self) -> Steps:
+        yield
         firsts = [1, *(last + 1 for last in self._lasts)]
         held: dict[ConsumerState, Sequence[tuple[int, int]]] = {each: [] for each in self._idle}
         for owner, first, last in zip(self._owners, firsts, self._lasts, strict=False):
@@ -199,7 +208,8 @@ class StickyRanges(KeySelector):
         del self._ranges[consumer]
         self._sort()
 
-    def ranges(self) -> Mapping[ConsumerState, Sequence[tuple[int, int]]]:
+    def ranges(self) -> Steps:
+        yield
         return {consumer: sorted(held) for consumer, held in self._ranges.items()}
 
     def _sort(self) -> None:

@@ -9,7 +9,7 @@ acknowledgments and redelivery are those of Shared; what is added is the slot. I
 - new entries are looked at only while the replay queue is empty.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from pyroaring import BitMap
@@ -299,7 +299,7 @@ class KeySharedDispatcher(SharedDispatcher):
                 return explanation.look_ahead_limit(self._stuck_count, cause)
         return super()._explain_unread()
 
-    def add_stats(self, stats: dict[str, Any], listed: Sequence[ConsumerState]) -> Iterable[None]:
+    def add_stats(self, stats: dict[str, Any], listed: Sequence[ConsumerState]) -> Iterator[None]:
         """Also which key hashes each consumer owns, and which wait for their former owner."""
         super().add_stats(stats, listed)
         draining = self.draining()
@@ -309,7 +309,7 @@ class KeySharedDispatcher(SharedDispatcher):
             stats["drainingHashesUnackedMessages"] = sum(held_of_all)
             stats["drainingHashesClearedTotal"] = sum(each.drained for each in self.consumers)
             return
-        ranges = self.selector.ranges()
+        ranges = yield from self.selector.ranges()
         for consumer, metrics in zip(listed, stats["consumers"], strict=True):
             held = draining.get(consumer, [])
             unacked = sum(entries for _, entries, _ in held)

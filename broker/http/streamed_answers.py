@@ -4,7 +4,7 @@ No turn of the loop is of all of them, and no memory: a topic's million ledgers 
 """
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -20,6 +20,7 @@ IN_PIECES: Final = "gzip_pieces"
 TAKEN: Final = "taken_values"
 """Key of a request's state, see ``long_json``: the list for the value."""
 _ELEMENTS: Final = 64
+_NAMES: Final = 2_000
 _FIELDS_MAX: Final = 100
 """Of statistics there are about fifty."""
 _WHOLE_BYTES: Final = 256 * 1024
@@ -101,6 +102,23 @@ async def long_json(request: Request, value: Any) -> Response:
         return await in_pieces(request, taken_apart(value))
     taken.append(value)
     return Response()
+
+
+async def long_names(request: Request, names: Sequence[str]) -> Response:
+    """The same of a list of texts, in larger pieces; 100,000 of them at once are a turn of 5 ms."""
+    taken: list[Any] | None = request.scope["state"].get(TAKEN)
+    if taken is None:
+        return await in_pieces(request, _array_of(names))
+    taken.append(names)
+    return Response()
+
+
+async def _array_of(names: Sequence[str]) -> AsyncIterator[bytes]:
+    mark = b"["
+    async for first in in_turns(range(0, len(names), _NAMES)):
+        yield mark + orjson.dumps(names[first : first + _NAMES])[1:-1]
+        mark = b","
+    yield b"[]" if mark == b"[" else b"]"
 
 
 async def taken_apart(value: Any) -> AsyncIterator[bytes]:

@@ -1,8 +1,8 @@
 """The figures of all topics and subscriptions of this broker, ready to be sorted and paged.
 
 It exists only while somebody asks: the first request lists the names and takes the first look at
-every loaded topic, the last one is a minute ago when it is dropped. In between it looks at all of
-them every five seconds, of very many each minute, half a millisecond of the loop at a time.
+every loaded topic, the last one is two minutes ago when it is dropped. In between it looks at all
+of them every five seconds, of very many each minute, half a millisecond of the loop at a time.
 Who doesn't want to wait for the first look at 100,000 topics gets what was looked at so far.
 """
 
@@ -65,8 +65,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _EVERY_S: Final = 5.0
-_KEEP_S: Final = 75.0
-"""After the last request: a page asks at least once a minute, also when it is hidden."""
+_KEEP_S: Final = 150.0
+"""After the last request: of very many pages each asks every two minutes."""
 _SHARE: Final = 100
 """A look may begin when so many times the time that the last one took has passed, or a minute."""
 _EVERY_MAX_S: Final = 60.0

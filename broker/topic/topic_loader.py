@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _CLOSED_AT_ONCE = 256
-"""Topics, when all are closed: a task for each of a hundred thousand takes a second to make."""
+"""Topics, of a bundle or of all: a task for each of a hundred thousand takes a second to make."""
 
 
 @dataclass(slots=True)
@@ -302,12 +302,7 @@ class TopicLoader:
         """Close the loaded topics of a bundle (``tenant/ns/0x..._0x...``)."""
         names, bundles = self._topics.within(bundle), self._service.bundles
         new_owner, lost = bundles.new_owner(bundle), bundles.is_lost(bundle)
-        results = await asyncio.gather(
-            *(self.unload(name, new_owner, lost=lost) for name in names), return_exceptions=True
-        )
-        for name, result in zip(names, results, strict=True):
-            if isinstance(result, Exception):
-                logger.error("unloading %s failed", name, exc_info=result)
+        await self._unload_all(len(names), iter(names), new_owner, lost=lost)
 
     async def delete(self, full: str) -> None:
         """Delete a loaded topic and forget it.
@@ -343,15 +338,27 @@ class TopicLoader:
         """Unload everything; afterwards nothing is loaded."""
         self._closed = True
         await asyncio.gather(*self._loading.values(), return_exceptions=True)
-        left, turns = self._topics.walk(), LoopTurns()
-        await asyncio.gather(*(self._unload_next(left, turns) for _ in range(_CLOSED_AT_ONCE)))
+        names = (topic.full_name for topic in self._topics.walk())
+        await self._unload_all(len(self._topics), names)
 
-    async def _unload_next(self, left: Iterator[Topic], turns: LoopTurns) -> None:
-        """One after the other, until there is none left."""
-        for topic in left:
-            try:
-                await self.unload(topic.full_name)
-            except Exception as error:
-                logger.error("unloading failed: %s", error, exc_info=error)
-            if turns.is_over:
-                await turns.next()
+    async def _unload_all(
+        self,
+        count: int,
+        names: Iterator[str],
+        new_owner: BrokerLookup | None = None,
+        *,
+        lost: bool = False,
+    ) -> None:
+        """Some at a time. ``count``: of the names."""
+        turns = LoopTurns()
+
+        async def one_after_the_other() -> None:
+            for full in names:
+                try:
+                    await self.unload(full, new_owner, lost=lost)
+                except Exception as error:
+                    logger.error("unloading %s failed", full, exc_info=error)
+                if turns.is_over:
+                    await turns.next()
+
+        await asyncio.gather(*(one_after_the_other() for _ in range(min(count, _CLOSED_AT_ONCE))))

@@ -33,6 +33,7 @@ from magnetar.broker.protocol.entry_header import (
 )
 from magnetar.managed_ledger.entry_batch import Buffer
 from magnetar.managed_ledger.position import Position
+from magnetar.metadata.loop_turns import run_at_once
 from tests.simulation.simulator import seeds
 from tests.unit.broker.dispatch.doubles import MemoryCursor, MemoryLedger, choose_active, head
 
@@ -420,7 +421,7 @@ class StickyKeySharedWorld(KeySharedWorld):
             super().join()
 
     def check_delivery(self, effect: Deliver) -> None:
-        mine = self.ranges.ranges()[effect.consumer]
+        mine = run_at_once(self.ranges.ranges())[effect.consumer]
         for _, position in picked(effect):
             slot = self.key_at(position) % 0x10000 or 1
             assert any(first <= slot <= last for first, last in mine), "not its slot"

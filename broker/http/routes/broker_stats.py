@@ -133,11 +133,10 @@ def _place(text: str) -> tuple[float, str]:
         "numBundles": 2,
     },
 )
-async def report(service: Service) -> Response:
+async def report(request: Request, service: Service) -> Response:
     """Load of this broker and its machine (LocalBrokerData)."""
-    from magnetar.broker.http.server.app import product_version
-
-    return JsonResponse(await load_report(service, service.host_usage, product_version()))
+    version: str = request.app.state.version
+    return JsonResponse(await load_report(service, service.host_usage, version))
 
 
 @routes.get("/metrics", example=_METRICS_EXAMPLE)

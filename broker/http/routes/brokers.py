@@ -3,7 +3,7 @@
 import asyncio
 from typing import Annotated
 
-from fastapi import Path, Query, Response
+from fastapi import Path, Query, Request, Response
 from starlette.background import BackgroundTask
 
 from magnetar.broker.http.dependencies import DECODED, Flag, Service, flag
@@ -48,10 +48,8 @@ async def ready(service: Service) -> Response:
 
 
 @routes.get("/brokers/version", "Version of this broker", access=Access.FREE, text="0.1.0")
-async def version(service: Service) -> Response:
-    from magnetar.broker.http.server.app import product_version
-
-    return TextResponse(product_version())
+async def version(request: Request, service: Service) -> Response:
+    return TextResponse(request.app.state.version)
 
 
 @routes.get(

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import Query, Response
+from fastapi import Query, Request, Response
 
 from magnetar.broker.errors import AlreadyExistsError, NamespaceNotFoundError, TenantNotFoundError
 from magnetar.broker.http.dependencies import Namespace, Service, Tenant, body_doc, flag
@@ -13,6 +13,7 @@ from magnetar.broker.http.routes.bundles import bundle_errors
 from magnetar.broker.http.routes.namespace_content import check_clusters
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.routing.scatter_gather import Spread
+from magnetar.broker.http.streamed_answers import long_names
 from magnetar.broker.http.topics.namespace_topics import (
     delete_namespace_with_topics,
     delete_topics,
@@ -176,6 +177,7 @@ async def delete_namespace(
     example=["persistent://public/default/a"],
 )
 async def list_topics(
+    request: Request,
     service: Service,
     namespace: Namespace,
     spread: Spread,
@@ -192,7 +194,7 @@ async def list_topics(
     names = await topics_everywhere(service, spread, namespace, kind)
     if not flag(includeSystemTopic):
         names = await user_topics(names)
-    return JsonResponse(names)
+    return await long_names(request, names)
 
 
 @routes.get(

@@ -3,14 +3,14 @@
 from bisect import bisect_right
 from typing import Annotated
 
-from fastapi import Query, Response
+from fastapi import Query, Request, Response
 
 from magnetar.broker.errors import AlreadyExistsError, TopicNotFoundError
 from magnetar.broker.http.dependencies import Namespace, Service, Topic, flag
 from magnetar.broker.http.errors import ApiError, answer_for
-from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.routing.scatter_gather import Spread
+from magnetar.broker.http.streamed_answers import long_names
 from magnetar.broker.http.topics.namespace_topics import topics_everywhere
 from magnetar.broker.http.topics.topic_access import (
     NAMESPACE,
@@ -43,6 +43,7 @@ _Text = str | None
     statuses={404: "No such namespace"},
 )
 async def list_topics(
+    request: Request,
     service: Service,
     domain: str,
     namespace: Namespace,
@@ -67,7 +68,7 @@ async def list_topics(
         names = await user_topics(names)
     if bundle is not None:
         names = await _in_bundle(service, namespace, names, bundle)
-    return JsonResponse(names[:limit])
+    return await long_names(request, names[:limit])
 
 
 async def _in_bundle(
@@ -84,12 +85,18 @@ async def _in_bundle(
     statuses={404: "No such namespace"},
 )
 async def list_partitioned(
-    service: Service, domain: str, namespace: Namespace, includeSystemTopic: _Text = None
+    request: Request,
+    service: Service,
+    domain: str,
+    namespace: Namespace,
+    includeSystemTopic: _Text = None,
 ) -> Response:
     """Base names of partitioned topics."""
     await require_namespace(service, namespace)
     names = await service.resources.partitioned_topics(namespace, domain)
-    return JsonResponse(names if flag(includeSystemTopic) else await user_topics(names))
+    return await long_names(
+        request, names if flag(includeSystemTopic) else await user_topics(names)
+    )
 
 
 @routes.get(
@@ -98,12 +105,14 @@ async def list_partitioned(
     example=["non-persistent://public/default/a"],
     statuses={404: "No such namespace", 412: "No such bundle"},
 )
-async def list_bundle(service: Service, namespace: Namespace, bundle: str) -> Response:
+async def list_bundle(
+    request: Request, service: Service, namespace: Namespace, bundle: str
+) -> Response:
     """Loaded non-persistent topics of one bundle."""
     await require_namespace(service, namespace, "Namespace not found")
     await require_bundle(service, namespace, bundle)
     names = await service.directory.names(namespace, "non-persistent")
-    return JsonResponse(await _in_bundle(service, namespace, names, bundle))
+    return await long_names(request, await _in_bundle(service, namespace, names, bundle))
 
 
 # --- creation and deletion

@@ -49,3 +49,16 @@ def test_it_is_quick_again_once_others_have_left() -> None:
         now_s += BASE_S * pace.factor
         pace.add(now_s, 0.008)
     assert pace.factor == 1
+
+
+def test_what_pages_use_that_are_made_at_once_counts_once() -> None:
+    """A hundred that come together would else be told to wait for a minute."""
+    pace = PollPace(0.0)
+    for _ in range(100):
+        pace.begin(1.0)
+    for number in range(100):
+        pace.end(20.0, 1.0 + 0.002 * (number + 1))
+    assert pace.factor == 1
+    pace.begin(5.0)  # nothing of what was done meanwhile
+    pace.end(40.0, 5.001)
+    assert pace.factor == 1

@@ -14,6 +14,7 @@ from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.entry_header import make_header
 from magnetar.broker.protocol.framing import encode_body
 from magnetar.broker.subscription.consumer import KEY_SHARED, SubscribeRequest
+from magnetar.metadata.loop_turns import run_at_once
 from tests.unit.broker.dispatch.builders import Bench, FakeSink, non_persistent, settle
 
 
@@ -101,9 +102,9 @@ def test_the_ranges_shown_are_the_owners(
         ring.add(consumer)
     if consumers and leaves:
         gone = consumers.pop(len(consumers) // 2)
-        ring.ranges()
+        run_at_once(ring.ranges())
         ring.remove(gone)
-    ranges = ring.ranges()
+    ranges = run_at_once(ring.ranges())
     assert set(ranges) == set(consumers)
     shown = sorted(
         ((each, who) for who, held in ranges.items() for each in held), key=lambda row: row[0]
@@ -138,13 +139,13 @@ def test_without_the_ring_two_consumers_have_a_half_each() -> None:
     first, second, third = (ConsumerState("same") for _ in range(3))
     assert split.owner(1) is None
     split.add(first)
-    assert split.ranges() == {first: [(1, 65535)]}
+    assert run_at_once(split.ranges()) == {first: [(1, 65535)]}
     split.add(second)
-    assert split.ranges() == {second: [(1, 32767)], first: [(32768, 65535)]}
+    assert run_at_once(split.ranges()) == {second: [(1, 32767)], first: [(32768, 65535)]}
     split.add(third)
-    assert split.ranges()[third] == [(32768, 49151)], "the lower half of the widest"
+    assert run_at_once(split.ranges())[third] == [(32768, 49151)], "the lower half of the widest"
     split.remove(first)
-    assert split.ranges() == {second: [(1, 32767)], third: [(32768, 65535)]}
+    assert run_at_once(split.ranges()) == {second: [(1, 32767)], third: [(32768, 65535)]}
     split.remove(third)
     split.remove(second)
     assert split.owner(1) is None
@@ -154,7 +155,7 @@ def test_without_the_ring_two_consumers_have_a_half_each() -> None:
 def test_split_ranges_cover_every_slot_whoever_leaves(steps: list[int]) -> None:
     split, consumers = SplitRanges(), list[ConsumerState]()
     for step in steps:
-        before = dict(split.ranges())
+        before = dict(run_at_once(split.ranges()))
         if step >= len(consumers):
             consumers.append(ConsumerState("c"))
             split.add(consumers[-1])
@@ -163,7 +164,7 @@ def test_split_ranges_cover_every_slot_whoever_leaves(steps: list[int]) -> None:
             split.remove(gone := consumers.pop(step))
             del before[gone]
             changed = 1 if before else 0  # one neighbour grew
-        after = split.ranges()
+        after = run_at_once(split.ranges())
         assert set(after) == set(consumers)
         assert sum(before.get(each) != held for each, held in after.items()) == changed
         covered = sorted(each for held in after.values() for each in held)
@@ -178,10 +179,10 @@ def test_a_consumer_too_many_waits_for_a_range() -> None:
     late, later = ConsumerState("c"), ConsumerState("d")
     split.add(late)
     split.add(later)
-    assert split.ranges()[late] == []
+    assert run_at_once(split.ranges())[late] == []
     split.remove(later)
     split.remove(split._owners[0])
-    assert split.ranges()[late] == [(1, 1)]
+    assert run_at_once(split.ranges())[late] == [(1, 1)]
 
 
 async def test_the_broker_may_be_set_to_split_ranges() -> None:
@@ -189,7 +190,7 @@ async def test_the_broker_may_be_set_to_split_ranges() -> None:
     first, old = await bench.consumer(KEY_SHARED, "a", permits=100)
     second, new = await bench.consumer(KEY_SHARED, "b", permits=100)
     assert bench.subscription.selector is not None
-    assert bench.subscription.selector.ranges() == {
+    assert run_at_once(bench.subscription.selector.ranges()) == {
         first: [(32768, 65535)],
         second: [(1, 32767)],
     }

@@ -9,7 +9,8 @@ import pytest
 from magnetar.broker.dispatch import active_consumer
 from magnetar.broker.dispatch.active_consumer import ActiveConsumerSelector
 from magnetar.broker.dispatch.interfaces import ConsumerState
-from magnetar.broker.dispatch.key_selector import HashRing
+from magnetar.broker.dispatch.key_selector import _POINTS_A_STEP, HashRing
+from magnetar.metadata.loop_turns import run_at_once
 
 
 def _hash(text: str) -> int:
@@ -89,4 +90,22 @@ def test_a_ring_that_grows_and_shrinks_is_one_made_anew(seed: int) -> None:
                 anew.add(consumer)
             slots = [rng.randrange(1, 65_536) for _ in range(300)]
             assert [ring.owner(slot) for slot in slots] == [anew.owner(slot) for slot in slots]
-            assert ring.ranges() == anew.ranges()
+            assert run_at_once(ring.ranges()) == run_at_once(anew.ranges())
+
+
+def test_the_ranges_of_a_ring_are_cut_in_steps() -> None:
+    """Those of thousands of consumers held the loop for 50 ms. A ring that changes meanwhile is
+    told without who came, and cut again for who asks next."""
+    ring = HashRing()
+    for number in range(100):
+        ring.add(ConsumerState(f"c{number}"))
+    found = ring.ranges()
+    next(found)
+    ring.add(late := ConsumerState("late"))
+    ring.remove(gone := next(iter(ring._mine)))
+    assert late not in run_at_once(found)
+    assert sum(1 for _ in ring.ranges()) == len(ring._order) // _POINTS_A_STEP
+    now = run_at_once(ring.ranges())
+    assert now[late]
+    assert gone not in now
+    assert list(ring.ranges()) == []  # as last asked

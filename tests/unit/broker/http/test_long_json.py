@@ -1,19 +1,22 @@
 """JSON of long values: the same as of short ones, in pieces that are no longer than these."""
 
 import asyncio
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import orjson
 import pytest
+from fastapi import Request
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.responses import StreamingResponse
 
 from magnetar.broker.console import console, local_api
 from magnetar.broker.console.admin_api import value_of
 from magnetar.broker.console.local_api import LocalApi
 from magnetar.broker.http import streamed_answers
 from magnetar.broker.http.server.app import create_app
-from magnetar.broker.http.streamed_answers import json_pieces
+from magnetar.broker.http.streamed_answers import json_pieces, long_names
 from tests.unit.broker.doubles import Broker
 from tests.unit.broker.http.authorized import client_of
 
@@ -43,6 +46,28 @@ async def test_pieces_are_short_however_long_the_value_is() -> None:
     pieces = [piece async for piece in json_pieces({"partitions": {"a": value, "b": value}})]
     assert orjson.loads(b"".join(pieces)) == {"partitions": {"a": value, "b": value}}
     assert max(map(len, pieces)) < 4_096
+
+
+@pytest.mark.parametrize("count", [0, 1, 2_000, 2_001, 9_000])
+async def test_names_are_encoded_as_at_once(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are, no piece has more than two thousand."""
+    names = [f"persistent://public/default/{n:025}" for n in range(count)]
+    dumps = list[int]()
+
+    def noted(value: Any) -> bytes:
+        dumps.append(len(value))
+        return orjson.dumps(value)
+
+    monkeypatch.setattr(streamed_answers, "orjson", SimpleNamespace(dumps=noted))
+    request = cast(Request, SimpleNamespace(scope={"state": {}, "http_version": "1.1"}))
+    answer = await long_names(request, names)
+    if isinstance(answer, StreamingResponse):
+        pieces = [cast(bytes, piece) async for piece in answer.body_iterator]
+    else:
+        pieces = [bytes(answer.body)]
+    assert b"".join(pieces) == orjson.dumps(names)
+    assert max(dumps, default=0) <= 2_000
+    assert (len(pieces) > 1) is (count == 9_000)
 
 
 async def fill(broker: Broker, subscriptions: int, producers: int) -> None:

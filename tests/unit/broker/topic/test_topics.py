@@ -46,8 +46,9 @@ async def ready(broker: Broker) -> Client:
 # --- loading
 
 
+@pytest.mark.parametrize("closes", [True, False])
 async def test_all_topics_are_closed_some_at_a_time(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, closes: bool
 ) -> None:
     """Though one of them can't be: a task for each of very many would be one long turn."""
     monkeypatch.setattr(topic_loader, "_CLOSED_AT_ONCE", 2)
@@ -56,19 +57,21 @@ async def test_all_topics_are_closed_some_at_a_time(
         await loader.load(name(f"t{number}"), create=True)
     unload = loader.unload
 
-    async def counted(full: str) -> None:
+    async def counted(full: str, *arguments: Any, **named: Any) -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
         try:
-            await unload(full)
+            await unload(full, *arguments, **named)
             if full.endswith("t0"):
                 raise ManagedLedgerError("planted")
         finally:
             running -= 1
 
     monkeypatch.setattr(loader, "unload", counted)
-    await loader.close()
+    await (
+        loader.close() if closes else loader.unload_bundle("public/default/0x00000000_0xffffffff")
+    )
     assert most == 2
     assert not broker.service.topics
 
