@@ -44,6 +44,7 @@ from magnetar.broker.migration.forward import (
 )
 from magnetar.broker.migration.ledger_access import MARK, LedgerAccess
 from magnetar.broker.migration.marker import Marker, Serving
+from magnetar.broker.migration.node_writes import put_node
 from magnetar.broker.migration.own_logs import COORDINATORS, OwnLogs
 from magnetar.broker.migration.policy_events import EVENTS_TOPIC, PolicyEvent, encode_event
 from magnetar.broker.migration.pulsar_cluster import (
@@ -100,12 +101,14 @@ class _LogChange:
     """What becomes of a topic's nodes.
 
     Attributes:
+        before: what Pulsar has of it; None: nothing that stays.
         is_anew: the old ones are another topic's.
         node: None: there is none.
         dropped: subscriptions that are gone.
     """
 
     name: str
+    before: PulsarLog | None = None
     is_anew: bool = False
     node: pb.ManagedLedgerNode | None = None
     cursors: dict[str, pb.ManagedCursorNode] = field(default_factory=dict)
@@ -297,6 +300,7 @@ class Backward:
             before = None
             change.is_anew = True
             snapshots.forget(topic)
+        change.before = before
         if stored is None:
             return change
         info = await self._own.ended(stored.info)
@@ -324,9 +328,12 @@ class Backward:
         if change.node is None:
             return
         if not is_done:
-            await store.put(path, pack(change.node))
+            before, old = change.before, {} if change.before is None else change.before.cursors
+            await put_node(store, path, pack(change.node), is_new=before is None)
             await gather(
-                store.put(join(path, encode_name(cursor)), pack(each))
+                put_node(
+                    store, join(path, encode_name(cursor)), pack(each), is_new=cursor not in old
+                )
                 for cursor, each in change.cursors.items()
             )
             for cursor in change.dropped:

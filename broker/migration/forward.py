@@ -33,6 +33,7 @@ from magnetar.broker.migration.doomed_ledgers import (
 from magnetar.broker.migration.errors import MigrationError
 from magnetar.broker.migration.ledger_access import MARK
 from magnetar.broker.migration.marker import Marker, Serving
+from magnetar.broker.migration.node_writes import put_node
 from magnetar.broker.migration.pulsar_cluster import (
     PulsarCluster,
     PulsarCursor,
@@ -214,7 +215,7 @@ class Forward:
             self.report.counts["documents"] += 1
             self._look_at(path, found.value)
             if self._write:
-                await self._ours.put(path, found.value)
+                await put_node(self._ours, path, found.value)
         names = await self._pulsar.store.children(path)
         await gather(self._copy(join(path, name)) for name in names)
 
@@ -242,7 +243,7 @@ class Forward:
                 self.report.counts["versions of schemas"] += len(schema.versions)
                 if self._write and not is_done:
                     value = SchemaHistory(tuple(schema.versions)).encode()
-                    await self._ours.put(f"{SCHEMAS}/{schema.name}", value)
+                    await put_node(self._ours, f"{SCHEMAS}/{schema.name}", value)
         await self._policies(namespace, is_done=is_done)
 
     async def _log(
@@ -272,7 +273,7 @@ class Forward:
             await self._put_list(log.own_name, info)
             path = f"{MANAGED_LEDGERS}/{log.own_name}"
             await gather(
-                self._ours.put(join(path, encode_name(name)), encode_node(node, _WRITER))
+                put_node(self._ours, join(path, encode_name(name)), encode_node(node, _WRITER))
                 for name, node in cursors.items()
             )
         await self._check(log, converted.entries, cursors)
@@ -349,7 +350,7 @@ class Forward:
         self.report.counts["topics with policies"] += len(documents)
         if self._write and not is_done:
             for path, document in documents.items():
-                await self._ours.put(path, orjson.dumps(document))
+                await put_node(self._ours, path, orjson.dumps(document))
 
     # --- transactions
 

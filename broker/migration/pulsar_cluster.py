@@ -55,8 +55,8 @@ from magnetar.metadata.store import MetadataStore
 T = TypeVar("T")
 _AT_ONCE: Final = 64
 _TOPICS_AT_ONCE: Final = 256
-"""An open ledger's end is four or five synced writes one after the other, at ZooKeeper and bookies,
-which sync those of many ledgers together."""
+"""An open ledger's end is four synced writes one after the other, at ZooKeeper and bookies, which
+sync those of many ledgers together."""
 _PERSISTENT: Final = "persistent"
 
 

@@ -125,6 +125,20 @@ class Cluster:
         await self.ours.close()
 
 
+def writes_in_vain(store: MetadataStore) -> list[str]:
+    """Paths of the unconditional writes from now on that find no node: ZooKeeper answers each by a
+    refusal, which it syncs."""
+    found, put = list[str](), store.put
+
+    async def watched(path: str, value: bytes, version: int | None = None, **kind: bool) -> Any:
+        if version is None and await store.get(path) is None:
+            found.append(path)
+        return await put(path, value, version, **kind)
+
+    setattr(store, put.__name__, watched)
+    return found
+
+
 class FailingWrites:
     """The n-th write fails: before it has any effect, or with its answer lost."""
 

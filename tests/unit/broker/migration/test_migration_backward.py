@@ -12,6 +12,7 @@ from magnetar.broker.migration import backward, doomed_ledgers, marker
 from magnetar.broker.migration import pulsar_metadata_pb2 as pb
 from magnetar.broker.migration.doomed_ledgers import is_doomed
 from magnetar.broker.migration.errors import LossRefusedError, MigrationError
+from magnetar.broker.migration.forward import NAMES
 from magnetar.broker.migration.marker import Marker, Serving
 from magnetar.broker.migration.policy_events import EVENTS_TOPIC
 from magnetar.broker.migration.pulsar_cluster import PulsarCluster
@@ -34,6 +35,7 @@ from tests.unit.broker.migration.recorded_cluster import (
     FailingWrites,
     restore,
     tree_of,
+    writes_in_vain,
 )
 
 LOGS = "/managed-ledgers/acme/orders/persistent"
@@ -110,6 +112,21 @@ async def test_only_ledgers_without_an_end_are_asked_for_theirs(cluster: Cluster
     await cluster.backward(advance=topics.append).run()
     assert not {6, 50} & set(asked)  # of the topic `holes`: its list has their ends
     assert sum(topics) == 2 * 13  # looked at, then written
+
+
+async def test_a_node_that_is_not_there_takes_one_write() -> None:
+    """Topics and cursors are very many, forth and back."""
+    cluster = Cluster()
+    await restore(cluster.pulsar)
+    forth = writes_in_vain(cluster.ours)
+    await cluster.forward().run()
+    assert set(forth) <= {marker.PATH, NAMES}
+    await change_everything(cluster)
+    back = writes_in_vain(cluster.pulsar)
+    await cluster.backward().run()
+    assert not [path for path in back if path.startswith("/managed-ledgers/")]
+    assert {f"{LOGS}/brand+new", f"{OURS}/new+one"} <= (await tree_of(cluster.pulsar)).keys()
+    await cluster.close()
 
 
 def check_list(path: str, before: bytes, after: bytes) -> None:
