@@ -13,6 +13,8 @@ ENDS_MAX: Final = 20
 """Ends of a process that are remembered one by one."""
 RESTARTED_MS: Final = 600_000
 """Ends are told for so long."""
+_STARTING_MAX_MS: Final = 60_000
+"""A first start of a large store may take a while."""
 _ENDS_MANY: Final = 3
 """So many within ``RESTARTED_MS`` are no chance."""
 _READY: Final = "ready"
@@ -55,11 +57,13 @@ class ProcessesFacts:
 
 
 def check_processes(facts: ProcessesFacts) -> Iterator[Finding]:
-    """A process that hasn't ended yet is on its way up: nothing is told of it."""
     for each in facts.processes:
         recent = [at for at in each.ends_ms if facts.now_ms - at < RESTARTED_MS]
         if each.ends and each.state != _READY:
             yield _down(each)
+        elif each.state != _READY:
+            if facts.now_ms - each.since_ms >= _STARTING_MAX_MS:
+                yield _hangs_at_start(each)
         elif facts.brokers is not None and _is_absent(each, facts.brokers):
             yield Finding(
                 "process-down",
@@ -74,7 +78,7 @@ def check_processes(facts: ProcessesFacts) -> Iterator[Finding]:
 
 
 def _is_absent(process: ProcessFacts, brokers: Collection[str]) -> bool:
-    return process.state == _READY and process.broker_id not in ("", *brokers)
+    return process.broker_id not in ("", *brokers)
 
 
 def _down(process: ProcessFacts) -> Finding:
@@ -95,6 +99,18 @@ def _down(process: ProcessFacts) -> Finding:
         name,
         f"{name}: the process isn't there: {process.how_ended}. {next_}. {harm}",
         since_ms=process.ends_ms[-1] if process.ends_ms else process.since_ms,
+    )
+
+
+def _hangs_at_start(process: ProcessFacts) -> Finding:
+    return Finding(
+        "process-down",
+        Severity.WARNING,
+        process.name,
+        f"{process.name}: the process has been starting for over a minute. The log says what it"
+        " waits for. If it says nothing, the process is paused, or hangs: kill it, and it is"
+        " started again. Other brokers serve its topics",
+        since_ms=process.since_ms,
     )
 
 

@@ -179,6 +179,12 @@ WARNING, CRITICAL, NOTE = Severity.WARNING, Severity.CRITICAL, Severity.NOTE
 FAULTS: list[tuple[Facts, str, Severity, str]] = [
     (processes(KILLED), "process-down", WARNING, "SIGKILL. It is started again within 10 s. Other"),
     (processes(replace(KILLED, state="starting")), "process-down", WARNING, "It is starting"),
+    (
+        processes(ProcessFacts("broker-3", "starting", NOW_MS - 60_000)),
+        "process-down",
+        WARNING,
+        "broker-3: the process has been starting for over a minute",
+    ),
     (processes(replace(KILLED, state="stopped")), "process-down", CRITICAL, "isn't started again"),
     (
         processes(replace(KILLED, name="storage", state="starting")),
@@ -577,7 +583,9 @@ def test_a_planted_fault_is_found(facts: Facts, check: str, severity: Severity, 
         *(groups(KEPT), groups(GroupedLedgers("t/n", NO_GROUPS, 1, is_strict=True))),
         groups(GroupedLedgers("t/n", IsolationGroups(frozenset({"*"})), 3)),
         *(CLUSTER, STORAGE, BROKER, TOPICS, TRANSACTIONS, bookies(), repair(), peers()),
-        processes(replace(SERVING, state="starting")),  # for the first time
+        processes(
+            replace(SERVING, state="starting", since_ms=NOW_MS - 59_999)
+        ),  # for the first time
         ProcessesFacts(NOW_MS, [replace(SERVING, broker_id="b:8080")], ["b:8080"]),
         processes(replace(BACK, ends_ms=(NOW_MS - RESTARTED_MS,))),
     ],
