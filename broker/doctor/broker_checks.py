@@ -20,6 +20,8 @@ UNLOADING_S_MAX: Final = 10
 UNLOADS_S: Final = 600
 _UNLOADS_MAX: Final = 5
 """Of a bundle within ``UNLOADS_S``: a load balancer moves it once."""
+_STORE_FAULT: Final = "the metadata store"
+"""How a reason of `Readiness` begins, if it is that."""
 OPEN_FILES: Final = "limit of open files"
 
 
@@ -68,11 +70,15 @@ class BrokerFacts:
 def check_broker(facts: BrokerFacts) -> Iterator[Finding]:
     name = facts.broker_id
     if facts.not_ready:
+        why = "; ".join(facts.not_ready)
+        if why.startswith(_STORE_FAULT):
+            servers = facts.settings.get("metadataStoreUrl") or "metadataStoreUrl"
+            why += f". It serves the topics that it has open, and opens none: look at {servers}"
         yield Finding(
             "broker-not-ready",
             Severity.CRITICAL,
             name,
-            f"{name}: the broker isn't ready: {'; '.join(facts.not_ready)}",
+            f"{name}: the broker isn't ready: {why}",
             f"magnetar probe http://{name}/readyz",
         )
     yield from check_credentials(facts.credentials, facts.now_ms)

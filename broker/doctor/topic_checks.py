@@ -433,7 +433,7 @@ def _check_idle(idle: Sequence[SubscriptionFacts], count: int) -> Iterator[Findi
     if idle:
         worst = max(idle, key=lambda each: each.backlog)
         more = counted(count - 1, "other subscription")
-        others = f"; {more} with smaller ones {'has' if count == 2 else 'have'} none, too"
+        others = f"; {more} with a backlog {'has' if count == 2 else 'have'} none, too"
         yield Finding(
             "subscription-idle",
             Severity.NOTE,
