@@ -244,7 +244,6 @@ class RestPublishers:
         if publisher.schema is not STRING.definition or publisher.held:
             return False
         version = publisher.producers[0].schema_version
-        shared.users += 1
         call = _Call(len(messages), -1 if version is None else version)
         stamp = version_bytes(version)
         for message in messages:
@@ -257,6 +256,7 @@ class RestPublishers:
         for index, (slots, entries) in split.items():
             completed = partial(call.completed, slots, publisher.partition(index))
             publisher.producers[index].publish(entries, completed)
+        shared.users += 1  # not before: an error above would keep the publisher open for good
 
         def end() -> None:
             del self._waiting[call]

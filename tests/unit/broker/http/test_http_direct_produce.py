@@ -272,6 +272,27 @@ async def test_a_client_may_leave_before_its_answer(broker: Broker, server: Serv
     assert not topic.producers
 
 
+async def test_a_call_that_fails_keeps_no_publisher(
+    broker: Broker, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A publisher that is never closed would keep its topic from being deleted."""
+
+    calls = []
+
+    def fail(*call: object) -> None:
+        calls.append(call)
+        raise MemoryError
+
+    publishers = server.app.state.rest_publishers
+    with monkeypatch.context() as patched:
+        patched.setattr(publishers, "_entries", fail)
+        server.connect()[0].data_received(request(HOLDER))
+    assert len(calls) == 1
+    server.release()  # type: ignore[attr-defined] # of the fixture
+    await eventually(lambda: not publishers._open)
+    assert not broker.service.topics[str(TOPIC)].producers
+
+
 async def test_the_last_answer_of_a_connection_says_so(server: Server) -> None:
     protocol, transport = server.connect()
     protocol.data_received(request(HOLDER, PATH, "Connection: close"))
