@@ -553,8 +553,11 @@ class PersistentSubscription(Subscription):
 
     async def reset(self, position: Position, ack_set: Sequence[int] = ()) -> None:
         self._begin_reset()
+        found = self.resolve(position)
+        if found != position or not self._batch_acks:
+            ack_set = ()  # indexes of another entry, one that was trimmed
         try:
-            await self._move_cursor(self.resolve(position), ack_set if self._batch_acks else ())
+            await self._move_cursor(found, ack_set)
             self.begins_at(position)
         finally:
             self._end_reset()

@@ -369,6 +369,17 @@ async def test_where_a_seek_lands(target: tuple[int, int], left: int) -> None:
     assert bench.cursor.state.backlog == left
 
 
+@pytest.mark.parametrize(
+    ("target", "left"), [((11, 0), {(11, 0): [0b10]}), ((10, 99), {}), ((9, 0), {})]
+)
+async def test_a_seek_into_a_batch_that_is_gone_leaves_the_next_one_whole(
+    target: tuple[int, int], left: dict[tuple[int, int], list[int]]
+) -> None:
+    bench = Bench([3, 2])
+    await bench.subscription.reset(target, [0b10])
+    assert bench.cursor.partly == left
+
+
 async def test_seek_by_time_expiry_skip_peek_and_clear() -> None:
     bench = Bench()
     for publish_ms in (100, 200, 300, 400):
