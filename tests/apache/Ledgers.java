@@ -1,4 +1,4 @@
-// Apache BookKeeper's own client, for tests: java -cp JARS Ledgers.java URI write DIGEST PASSWORD COUNT | go-on DIGEST PASSWORD | close-early DIGEST PASSWORD COUNT | read LEDGER DIGEST PASSWORD | recover ... | write-lac, read-lac: with an explicit last-add-confirmed
+// Apache BookKeeper's own client, for tests: java -cp JARS Ledgers.java URI write DIGEST PASSWORD COUNT... | go-on DIGEST PASSWORD | close-early DIGEST PASSWORD COUNT | read DIGEST PASSWORD LEDGER... | recover ... | write-lac, read-lac: with an explicit last-add-confirmed
 import java.util.Enumeration;
 import java.util.Map;
 import java.util.concurrent.ConcurrentSkipListMap;
@@ -23,13 +23,18 @@ public class Ledgers {
                 LedgerHandle ledger = client.openLedgerNoRecovery(Long.parseLong(words[4]), digest, password);
                 System.out.println("last " + ledger.readExplicitLastConfirmed());
             } else if (words[1].startsWith("write")) {
-                write(client, digest, password, Integer.parseInt(words[4]), words[1].equals("write-lac"));
+                for (int at = 4; at < words.length; at++) {
+                    write(client, digest, password, Integer.parseInt(words[at]), words[1].equals("write-lac"));
+                }
+                Runtime.getRuntime().halt(0);
             } else if (words[1].equals("go-on")) {
                 goOn(client, digest, password);
             } else if (words[1].equals("close-early")) {
                 closeEarly(client, digest, password, Integer.parseInt(words[4]));
             } else {
-                read(client, Long.parseLong(words[4]), digest, password);
+                for (int at = 4; at < words.length; at++) {
+                    read(client, Long.parseLong(words[at]), digest, password);
+                }
             }
         }
     }
@@ -48,7 +53,6 @@ public class Ledgers {
         }
         System.out.println("ledger " + ledger.getId());
         System.out.flush();
-        Runtime.getRuntime().halt(0);
     }
 
     // Until it can't: then says how many entries were acknowledged, and why no more are.

@@ -48,17 +48,14 @@ async def test_apaches_client_writes_and_recovers_ledgers_here(
             for number, digest in enumerate(DIGESTS):
                 v2 = number % 2 == 0
                 name = CLIENT_NAMES.get(digest, digest.name)
-                ids = []
-                for _ in range(2):
-                    said = await asyncio.to_thread(shell.ledgers, "write", name, "pw", "25", v2=v2)
-                    ids.append(said[0].removeprefix("ledger "))
+                words = "write", name, "pw", "25", "25"
+                said = await asyncio.to_thread(shell.ledgers, *words, v2=v2)
+                ids = [each.removeprefix("ledger ") for each in said]
                 expected = [b"entry %d" % entry for entry in range(25)]
                 assert await read_all(ledgers, int(ids[0]), b"pw") == expected  # recovered by us
-                for ledger_id in ids:  # the second one is recovered by them
-                    said = await asyncio.to_thread(
-                        shell.ledgers, "read", name, "pw", ledger_id, v2=not v2
-                    )
-                    assert said == ["last 24", *(f"read entry {n}" for n in range(25))]
+                # The second one is recovered by them.
+                said = await asyncio.to_thread(shell.ledgers, "read", name, "pw", *ids, v2=not v2)
+                assert said == ["last 24", *(f"read entry {n}" for n in range(25))] * 2
             ours = await ledgers.create(3, 3, 2, password=b"pw")
             await append_all(ours, ENTRIES)
             said = await asyncio.to_thread(
