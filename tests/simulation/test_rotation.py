@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.simulation import rotation, simulator
+from tests.simulation.plant import planted
 
 TURN = rotation.turn()
 
@@ -25,6 +26,13 @@ def test_a_planted_bug_is_noticed(group: str, name: str) -> None:
     print(f"turn {TURN % rotation.TURNS} of {rotation.TURNS}: {name}: {told}")
     assert told is not None, f"{name}: nobody notices"
     assert not any(kind in told for kind in rotation.BROKEN_PLANT), f"the plant doesn't fit: {told}"
+
+
+def test_every_bug_has_its_place_in_the_code() -> None:
+    """Else its turn would say so, up to nine commits later."""
+    for group, name in rotation.ALL:
+        with planted(rotation.LISTS[group][name].plant):
+            pass
 
 
 def test_ten_runs_in_a_row_plant_every_bug() -> None:

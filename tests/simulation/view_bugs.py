@@ -108,7 +108,7 @@ def an_active_consumer_that_waits_is_said_to_have_no_permits(plant: Plant) -> No
 
 @bug("topics come and go")
 def deleted_topics_stay_in_the_list(plant: Plant) -> None:
-    plant.set(IndexTables, "_remove", lambda self, full: None)
+    plant.set(IndexTables, "_deleted", lambda self, full: None)
     plant.set(FigureTable, "remove", lambda self, slot: None)
 
 
@@ -119,7 +119,7 @@ def unloaded_topics_keep_their_figures(plant: Plant) -> None:
 
 @bug("subscriptions come and go")
 def deleted_subscriptions_stay_in_the_list(plant: Plant) -> None:
-    plant.set(IndexTables, "_forget", lambda self, full, name: None)
+    plant.set(IndexTables, "_forget_others", lambda self: iter(()))
 
 
 @bug("pages")
