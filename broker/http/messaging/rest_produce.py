@@ -63,10 +63,14 @@ class _Call:
 
     __slots__ = ("left", "on_end", "results", "schema_version")
 
-    def __init__(self, count: int, schema_version: int) -> None:
-        self.results = [""] * count
-        self.schema_version = schema_version
-        self.left = count
+    def __init__(self, messages: list[OutgoingMessage], version: int | None) -> None:
+        """``version``: of the schema that the messages are of from now on; None: of none."""
+        stamp = version_bytes(version)
+        for message in messages:
+            message.schema_version = stamp
+        self.results = [""] * len(messages)
+        self.schema_version = -1 if version is None else version
+        self.left = len(messages)
         self.on_end: Callable[[], object] | None = None
         """Called once, when all results are there, or too late."""
 
@@ -99,6 +103,11 @@ class _Call:
         if self.left == 0:
             self.end()
 
+    def refused(self, wrong: dict[int, Exception]) -> None:
+        """Messages that go nowhere, by their slots."""
+        for slot, error in wrong.items():
+            self.completed([slot], -1, 0, 1, -1, -1, error)
+
     def end(self) -> None:
         """Wake up who waits for the results, with those that there are."""
         on_end, self.on_end = self.on_end, None
@@ -127,10 +136,10 @@ class _Shared:
             ones.
     """
 
-    __slots__ = ("order", "publisher", "users")
+    __slots__ = ("key", "order", "publisher", "users")
 
-    def __init__(self, publisher: asyncio.Future[InternalProducer]) -> None:
-        self.publisher = publisher
+    def __init__(self, key: tuple[str, str], publisher: asyncio.Future[InternalProducer]) -> None:
+        self.key, self.publisher = key, publisher
         self.order = asyncio.Lock()
         self.users = 0
 
@@ -202,12 +211,12 @@ class RestPublishers:
         Raises:
             BrokerError: nothing could be published at all (no such topic, name taken ...).
         """
-        key = (str(name), producer_name)
+        key = name.full, producer_name
         while True:
             shared = self._open.get(key)
             own = shared is None or shared.closed
             if shared is None or own:
-                shared = self._open[key] = self._opening(name, producer_name, schema)
+                shared = self._open[key] = self._opening(key, name, schema)
             shared.users += 1
             try:
                 publisher = await asyncio.shield(shared.publisher)
@@ -219,40 +228,30 @@ class RestPublishers:
                 if own or not shared.closed:
                     raise
             finally:
-                self._leave(key, shared)
+                self._leave(shared)
+
+    def free(self, name: TopicName, producer_name: str) -> _Shared | None:
+        """A publisher with which ``produce``, of texts, has to wait for nothing but the storage."""
+        shared = self._open.get((name.full, producer_name))
+        if shared is None or not shared.publisher.done() or shared.closed or shared.order.locked():
+            return None
+        publisher = shared.publisher.result()
+        return None if publisher.schema is not STRING.definition or publisher.held else shared
 
     def produce_nowait(
         self,
-        name: TopicName,
-        producer_name: str,
+        shared: _Shared,
         messages: list[OutgoingMessage],
         now_ms: int,
         on_answer: Callable[[str], None],
-    ) -> bool:
-        """As ``produce``, of texts, for a call that has to wait for nothing but the storage.
-
-        Args:
-            on_answer: called in a later turn of the loop.
-        Returns:
-            False: it has, and nothing was done.
-        """
-        key = name.full, producer_name
-        shared = self._open.get(key)
-        if shared is None or not shared.publisher.done() or shared.closed or shared.order.locked():
-            return False
+    ) -> None:
+        """As ``produce``, by a ``free`` publisher; ``on_answer`` is called in a later turn."""
         publisher = shared.publisher.result()
-        if publisher.schema is not STRING.definition or publisher.held:
-            return False
-        version = publisher.producers[0].schema_version
-        call = _Call(len(messages), -1 if version is None else version)
-        stamp = version_bytes(version)
-        for message in messages:
-            message.schema_version = stamp
+        call = _Call(messages, publisher.producers[0].schema_version)
         wrong: dict[int, Exception] = {}
         self._number(publisher, messages, wrong, now_ms)
         split = self._entries(publisher, messages, wrong, now_ms)
-        for slot, error in wrong.items():
-            call.completed([slot], -1, 0, 1, -1, -1, error)
+        call.refused(wrong)
         for index, (slots, entries) in split.items():
             completed = partial(call.completed, slots, publisher.partition(index))
             publisher.producers[index].publish(entries, completed)
@@ -260,7 +259,7 @@ class RestPublishers:
 
         def end() -> None:
             del self._waiting[call]
-            self._leave(key, shared)
+            self._leave(shared)
             on_answer(call.answer())
 
         # Not amid the topic's answers: it closes the producer, and writes to a socket.
@@ -268,21 +267,20 @@ class RestPublishers:
         self._wait_for(call)
         if not call.left:
             call.end()
-        return True
 
-    def _opening(self, name: TopicName, producer_name: str, schema: ProduceSchema) -> _Shared:
+    def _opening(self, key: tuple[str, str], name: TopicName, schema: ProduceSchema) -> _Shared:
         producer = InternalProducer(
-            self._service, name, producer_name, client_version="REST", schema=schema.definition
+            self._service, name, key[1], client_version="REST", schema=schema.definition
         )
         # Else the client is sent to its broker.
-        return _Shared(asyncio.ensure_future(producer.open(single_here=True)))
+        return _Shared(key, asyncio.ensure_future(producer.open(single_here=True)))
 
-    def _leave(self, key: tuple[str, str], shared: _Shared) -> None:
+    def _leave(self, shared: _Shared) -> None:
         shared.users -= 1
         if shared.users == 0:
             shared.close()
-            if self._open.get(key) is shared:
-                del self._open[key]
+            if self._open.get(shared.key) is shared:
+                del self._open[shared.key]
 
     async def _produce(
         self,
@@ -296,10 +294,7 @@ class RestPublishers:
         until_s = asyncio.get_running_loop().time() + ANSWER_TIMEOUT_S
         version = await publisher.schema_version(schema.definition)
         wrong = await self._encode(schema.codec, messages)
-        call = _Call(len(messages), -1 if version is None else version)
-        stamp = version_bytes(version)
-        for message in messages:
-            message.schema_version = stamp
+        call = _Call(messages, version)
         async with order:
             self._number(publisher, messages, wrong, now_ms)
             make = partial(self._entries, publisher, messages, wrong, now_ms)
@@ -307,8 +302,7 @@ class RestPublishers:
                 split = await self._service.schemas.in_value_thread(make)
             else:
                 split = make()
-            for slot, error in wrong.items():
-                call.completed([slot], -1, 0, 1, -1, -1, error)
+            call.refused(wrong)
             await _publish(publisher, call, split, until_s)
         return await self._answer(call)
 

@@ -17,6 +17,7 @@ from urllib.parse import parse_qs, urlencode
 
 from starlette.responses import RedirectResponse
 
+from magnetar.broker.auth.authorization import Caller
 from magnetar.broker.auth.errors import TooManyChecksError
 from magnetar.broker.auth.provider import BUSY, REFUSED
 from magnetar.broker.auth.provider_chain import Credentials
@@ -72,7 +73,7 @@ class AuthenticationMiddleware:
             grace_s: how long what goes on may outlast its credentials.
         """
         self._app = app
-        self._authenticator = authenticator
+        self.authenticator = authenticator
         self._grace_s = grace_s
         self._sessions = sessions
         self._open = _OPEN if metrics_too else _OPEN | {"/metrics"}
@@ -85,7 +86,7 @@ class AuthenticationMiddleware:
         if scope["type"] not in ("http", "websocket") or self._is_open(scope):
             await self._app(scope, receive, send)
             return
-        authenticator = self._authenticator
+        authenticator = self.authenticator
         method = "?"
         if self._sessions is not None and is_console(scope):
             with suppress(MetadataError):  # without the key there are no sessions
@@ -125,6 +126,21 @@ class AuthenticationMiddleware:
         else:
             await self._app(scope, receive, send)
 
+    def caller_nowait(self, scope: Scope) -> tuple[str, Caller] | None:
+        """The method, and who sends an HTTP request; None: that takes longer, or it is refused.
+        Nothing is noted or counted."""
+        chain = self.authenticator.chain
+        try:
+            headers = _headers(scope)
+            credentials = self._credentials(scope, headers)
+            if (principal := self.authenticator.authenticate_nowait(credentials)) is None:
+                return None
+            named = headers.get(b"x-original-principal")
+            original = chain.check_original(principal.role, named, same_is_good=True)
+        except BrokerError:
+            return None
+        return credentials.method, Caller(principal.role, original)
+
     def refuse_nowait(self, scope: Scope) -> BrokerError | Credentials | None:
         """Why an HTTP request is refused whatever it asks for; noted and counted.
 
@@ -133,7 +149,7 @@ class AuthenticationMiddleware:
         """
         if self._is_open(scope):
             return None
-        authenticator, method = self._authenticator, "?"
+        authenticator, method = self.authenticator, "?"
         host, port = scope["client"]
         try:
             credentials = self._credentials(scope, _headers(scope))
@@ -148,9 +164,9 @@ class AuthenticationMiddleware:
         """The same, however long the check takes. None: they are good, and that is remembered."""
         host, port = scope["client"]
         try:
-            await self._authenticator.authenticate(credentials, host)
+            await self.authenticator.authenticate(credentials, host)
         except BrokerError as error:
-            self._authenticator.refusal(f"{host}:{port}", scope["type"], credentials.method, error)
+            self.authenticator.refusal(f"{host}:{port}", scope["type"], credentials.method, error)
             return error
         return None
 
@@ -169,7 +185,7 @@ class AuthenticationMiddleware:
             AuthenticationError: a method that isn't configured, or a header that makes no sense.
         """
         certificate: bytes | None = scope["state"].get("client_certificate")
-        methods = self._authenticator.chain.methods
+        methods = self.authenticator.chain.methods
         named = headers.get(b"x-pulsar-auth-method-name")
         if named is not None and named not in methods:
             raise _UnsupportedMethodError(named)

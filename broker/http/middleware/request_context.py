@@ -75,15 +75,16 @@ class RequestContextMiddleware:
     """Gives each request an id (``X-Request-ID``: the client's own, if it is a sane one)."""
 
     def __init__(
-        self, app: ASGIApp, config: BrokerConfig, metrics: HttpMetrics, audit_log: AuditLog
+        self,
+        app: ASGIApp,
+        config: BrokerConfig,
+        metrics: HttpMetrics,
+        audit_log: AuditLog,
+        limiter: AddressLimiter | None = None,
     ) -> None:
         self._app = app
         self._audit_log = audit_log
-        self._limiter = (
-            AddressLimiter(config.http_requests_max_per_second)
-            if config.http_requests_limit_enabled
-            else None
-        )
+        self._limiter = limiter
         self._requests_max = config.max_concurrent_http_requests
         self._metrics = metrics
         self._ids = RequestIds()

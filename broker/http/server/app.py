@@ -19,6 +19,7 @@ from magnetar.broker.http.middleware.console_sessions import ConsoleSessions
 from magnetar.broker.http.middleware.forwarded_scheme import ForwardedSchemeMiddleware
 from magnetar.broker.http.middleware.origin_middleware import OriginMiddleware
 from magnetar.broker.http.middleware.origin_settings import site_check
+from magnetar.broker.http.middleware.rate_limit import AddressLimiter
 from magnetar.broker.http.middleware.request_context import HttpMetrics, RequestContextMiddleware
 from magnetar.broker.http.openapi import OpenApi
 from magnetar.broker.http.routes import (
@@ -96,6 +97,10 @@ def create_app(service: BrokerService) -> Starlette:
     app.state.audit_log = AuditLog()
     attach(app, service)
     app.state.http_figures = HttpMetrics()
+    app.state.request_limiter = None
+    if service.config.http_requests_limit_enabled:
+        rate = service.config.http_requests_max_per_second
+        app.state.request_limiter = AddressLimiter(rate)
     app.state.cache_rates = CacheRates()
     app.state.console_lock = asyncio.Lock()  # while the console is made
     app.state.console_sessions = ConsoleSessions(lambda: service.store, time.time, time.monotonic)
@@ -195,6 +200,7 @@ def _add_layers(app: Starlette, service: BrokerService) -> None:
         config=config,
         metrics=app.state.http_figures,
         audit_log=app.state.audit_log,
+        limiter=app.state.request_limiter,
     )
     if config.web_service_trust_x_forwarded_for:
         app.add_middleware(ForwardedSchemeMiddleware)

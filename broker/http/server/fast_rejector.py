@@ -116,13 +116,19 @@ class FastRejector:
 
 def fast_rejector(app: Starlette, config: BrokerConfig) -> FastRejector | None:
     """None: other layers have to see every request."""
-    authenticator = app.state.service.authenticator
+    layer = authentication_layer(app, config)
     is_counted = config.http_requests_limit_enabled or config.max_concurrent_http_requests > 0
-    if authenticator is None or is_counted or config.cors_allowed_origins:
+    if layer is None or is_counted or config.cors_allowed_origins:
+        return None
+    return FastRejector(layer, app.state.http_figures)
+
+
+def authentication_layer(app: Starlette, config: BrokerConfig) -> AuthenticationMiddleware | None:
+    """As every request passes it, but for the console's; None: everybody is a known client."""
+    if (authenticator := app.state.service.authenticator) is None:
         return None
     from magnetar.broker.http.middleware.authentication import (
         AuthenticationMiddleware,  # only with authentication
     )
 
-    layer = AuthenticationMiddleware(app, authenticator, config.authenticate_metrics_endpoint)
-    return FastRejector(layer, app.state.http_figures)
+    return AuthenticationMiddleware(app, authenticator, config.authenticate_metrics_endpoint)

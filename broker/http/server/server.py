@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from magnetar.broker.http.server.direct_produce import direct_produce
+from magnetar.broker.http.server.direct_produce import DirectProduce
 from magnetar.broker.http.server.fast_rejector import fast_rejector
 from magnetar.broker.http.server.http_pre_auth import HttpPreAuth
 from magnetar.broker.http.server.request_protocol import ConnectionLimits, protocol_with
@@ -59,7 +59,7 @@ class HttpServer:
                 SocketQuota("HTTP", http_sockets_max(settings.max_http_server_connections)),
                 AddressQuota(settings.max_http_server_connections_per_ip),
                 _limits(settings),
-                direct_produce(self._app, settings),
+                DirectProduce(self._app, settings),
             ),
             ws=CorkedWebSocketProtocol,
             lifespan="off",

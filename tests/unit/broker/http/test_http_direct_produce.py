@@ -3,16 +3,22 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from magnetar.broker.config import BrokerConfig
+from magnetar.bookkeeper.auth.tokens import Principal
+from magnetar.broker.auth.authenticator import Authenticator
+from magnetar.broker.auth.provider_chain import ProviderChain
+from magnetar.broker.errors import AuthenticationError
+from magnetar.broker.http.middleware.rate_limit import AddressLimiter
 from magnetar.broker.http.server.app import create_app
-from magnetar.broker.http.server.direct_produce import direct_produce
+from magnetar.broker.http.server.direct_produce import DirectProduce
 from magnetar.broker.http.server.request_protocol import (
     ConnectionLimits,
     LenientHttpProtocol,
@@ -21,6 +27,7 @@ from magnetar.broker.http.server.request_protocol import (
 from magnetar.broker.listener.file_limit import AddressQuota, SocketQuota
 from magnetar.broker.protocol.topic_name import TopicName
 from tests.unit.broker.doubles import Broker
+from tests.unit.broker.http.authorized import authorized_broker
 from tests.unit.managed_ledger.cluster import eventually
 
 TOPIC = TopicName.parse("public/default/t")
@@ -68,9 +75,9 @@ class Transport:
 class Server:
     """The web port of a broker, without a port."""
 
-    def __init__(self, broker: Broker, **settings: Any) -> None:
+    def __init__(self, broker: Broker) -> None:
         self.app = create_app(broker.service)
-        self.direct = direct_produce(self.app, BrokerConfig(**settings))
+        self.direct = DirectProduce(self.app, broker.service.config)
         self.started = 0  # requests that the application was given
         server = self
 
@@ -122,21 +129,28 @@ async def broker() -> AsyncIterator[Broker]:
 class Held:
     """Calls that the storage doesn't answer, so that the topics have their publishers."""
 
-    def __init__(self, broker: Broker, server: Server) -> None:
-        self._broker, self._server = broker, server
+    def __init__(
+        self, broker: Broker, server: Server, paths: Sequence[str] = (PATH, PARTITIONED)
+    ) -> None:
+        self._broker, self._server, self._paths = broker, server, paths
         self.release: Callable[[], None] = lambda: None
         self._open = server.app.state.rest_publishers._open
 
-    async def begin(self) -> None:
-        for path in (PATH, PARTITIONED):  # topics are loaded, and have a schema
-            await self._server.ask(request(HOLDER, path))
+    async def begin(self, *headers: str) -> None:
+        for path in self._paths:  # topics are loaded, and have a schema
+            await self._server.ask(request(HOLDER, path, *headers))
         await eventually(lambda: not self._open)
         self.release = self._broker.hold_storage()
-        for path in (PATH, PARTITIONED):
-            self._server.connect()[0].data_received(request(HOLDER, path))
+        for path in self._paths:
+            self._server.connect()[0].data_received(request(HOLDER, path, *headers))
+        count = len(self._paths)
         await eventually(
-            lambda: len(self._open) == 2 and all(x.publisher.done() for x in self._open.values())
+            lambda: (
+                len(self._open) == count
+                and all(each.publisher.done() for each in self._open.values())
+            )
         )
+        self._server.started = 0
 
 
 @pytest.fixture
@@ -145,7 +159,6 @@ async def server(broker: Broker) -> AsyncIterator[Server]:
     server = Server(broker)
     held = Held(broker, server)
     await held.begin()
-    server.started = 0
     server.release = held.release  # type: ignore[attr-defined] # for the tests
     yield server
     held.release()
@@ -288,6 +301,7 @@ async def test_a_call_that_fails_keeps_no_publisher(
         patched.setattr(publishers, "_entries", fail)
         server.connect()[0].data_received(request(HOLDER))
     assert len(calls) == 1
+    assert server.app.state.http_figures.active == 2  # the held ones
     server.release()  # type: ignore[attr-defined] # of the fixture
     await eventually(lambda: not publishers._open)
     assert not broker.service.topics[str(TOPIC)].producers
@@ -313,18 +327,120 @@ async def test_what_the_storage_does_not_answer_ends(server: Server) -> None:
     await eventually(lambda: server.app.state.http_figures.active == 0)
 
 
-async def test_limits_are_the_applications(broker: Broker) -> None:
-    server = Server(broker, max_concurrent_http_requests=1)
-    held = Held(broker, server)
+@asynccontextmanager
+async def serving(**settings: object) -> AsyncIterator[tuple[Server, Held]]:
+    """A server with these settings, whose topic has a publisher."""
+    broker = await Broker(**settings).start()
+    server = Server(broker)
+    held = Held(broker, server, [PATH])
     await held.begin()
-    server.started = 0
-    protocol, _ = server.connect()
-    protocol.data_received(request(HOLDER))
-    assert server.started == 1
+    yield server, held
     held.release()
-    for setting in (
-        {"authentication_enabled": True},
-        {"http_requests_limit_enabled": True},
-        {"cors_allowed_origins": "*"},
-    ):
-        assert Server(broker, **setting).direct is None
+    await broker.close()
+
+
+async def test_too_many_at_once_are_the_applications() -> None:
+    async with serving(max_concurrent_http_requests=2) as (server, _):
+        server.connect()[0].data_received(request(HOLDER))
+        assert (server.started, server.app.state.http_figures.active) == (0, 2)
+        assert (await server.ask(request(HOLDER))).startswith(b"HTTP/1.1 503 ")
+        assert server.started == 1
+
+
+async def test_the_rate_of_requests_is_one_for_both_ways() -> None:
+    limit = {"http_requests_limit_enabled": True, "http_requests_max_per_second": 1e6}
+    async with serving(**limit) as (server, held):
+        assert server.direct._limiter is server.app.state.request_limiter
+        assert server.direct._limiter is not None
+        server.direct._limiter = AddressLimiter(0.001)
+        calls = []
+        for started in (0, 1):
+            calls.append(asyncio.create_task(server.ask(request(HOLDER))))
+            await asyncio.sleep(0)
+            assert server.started == started
+        held.release()
+        await asyncio.gather(*calls)
+
+
+async def test_pages_of_allowed_sites_are_answered_by_the_application() -> None:
+    async with serving(cors_allowed_origins="http://shop.example") as (server, held):
+        calls = []
+        for header in ("Accept: */*", "Origin: http://shop.example"):
+            calls.append(asyncio.create_task(server.ask(request(HOLDER, PATH, header))))
+            await asyncio.sleep(0)
+        assert server.started == 1
+        held.release()
+        told = [b"access-control-allow-origin" in each for each in await asyncio.gather(*calls)]
+        assert told == [False, True]
+
+
+class ByName:
+    """Tokens that are the names of their roles."""
+
+    method, is_slow = "token", False
+
+    def authenticate(
+        self, method: str, data: bytes, certificate: bytes | None, now_s: float
+    ) -> Principal:
+        if data == b"wrong":
+            raise AuthenticationError("no")
+        return Principal(data.decode())
+
+
+OF_PROXY = ("Authorization: Bearer proxy", "X-Original-Principal: prod")
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "started"),
+    [
+        (["Authorization: Bearer prod"], 200, 0),
+        (["Authorization: Bearer admin"], 200, 0),
+        (OF_PROXY, 200, 0),
+        ([OF_PROXY[0], "X-Original-Principal: cons"], 401, 1),
+        (OF_PROXY[:1], 401, 1),
+        (["Authorization: Bearer prod", OF_PROXY[1].replace("prod", "admin")], 401, 1),
+        (["Authorization: Bearer cons"], 401, 1),
+        (["Authorization: Bearer wrong"], 401, 1),
+        (["Authorization: Bearer prod", "Authorization: Bearer prod"], 401, 1),
+        (["Authorization: Basic cHJvZA=="], 401, 1),
+        ([], 401, 1),
+    ],
+)
+async def test_only_who_may_publish_passes_by_the_application(
+    headers: Sequence[str], status: int, started: int
+) -> None:
+    async with authorized_broker(proxy_roles="proxy") as broker:
+        grants = {"prod": ["produce"], "proxy": ["produce"], "cons": ["consume"]}
+        policies = {"auth_policies": {"namespace_auth": grants}}
+        await broker.service.resources.create_namespace("t1/of-proxy", ["c"], 4, policies)
+        config, chain = broker.service.config, ProviderChain([ByName()], "", frozenset(["proxy"]))
+        broker.service.config = replace(config, authentication_enabled=True)
+        broker.service.authenticator = authenticator = Authenticator(chain)
+        server = Server(broker)
+        path = "/topics/persistent/t1/of-proxy/t"
+        held = Held(broker, server, [path])
+        await held.begin("Authorization: Bearer prod")
+        authenticator.accepted.clear()
+        call = asyncio.create_task(server.ask(request(HOLDER, path, *headers)))
+        await asyncio.sleep(0)
+        assert server.started == started
+        held.release()
+        assert (await call).startswith(b"HTTP/1.1 %d " % status)
+        assert authenticator.accepted["token"] == (status == 200 or "cons" in "".join(headers))
+
+
+async def test_a_right_that_is_taken_away_is_gone_at_once() -> None:
+    async with authorized_broker() as broker:
+        config, chain = broker.service.config, ProviderChain([ByName()], "", frozenset())
+        broker.service.config = replace(config, authentication_enabled=True)
+        broker.service.authenticator = Authenticator(chain)
+        server = Server(broker)
+        path, header = "/topics/persistent/t1/ns/t", "Authorization: Bearer prod"
+        held = Held(broker, server, [path])
+        await held.begin(header)
+        await broker.service.resources.update_policies(
+            "t1/ns", lambda document: {**document, "auth_policies": {}}
+        )
+        answer = await server.ask(request(HOLDER, path, header))
+        assert (answer[:13], server.started) == (b"HTTP/1.1 401 ", 1)
+        held.release()

@@ -168,8 +168,8 @@ def test_pieces_of_a_stream_pass_one_by_one() -> None:
     assert [message.get("body") for message in call.sent] == [None, b"one\n", b"two\n", b""]
 
 
-def _pre_auth(call: _Call, **settings: Any) -> RequestContextMiddleware:
-    return RequestContextMiddleware(call.app, BrokerConfig(**settings), HttpMetrics(), AuditLog())
+def _pre_auth(call: _Call, limiter: AddressLimiter | None = None) -> RequestContextMiddleware:
+    return RequestContextMiddleware(call.app, BrokerConfig(), HttpMetrics(), AuditLog(), limiter)
 
 
 def test_a_request_id_is_taken_over_if_it_is_sane() -> None:
@@ -208,8 +208,7 @@ def test_too_many_requests_are_told_when_to_come_again(monkeypatch: pytest.Monke
     clock = SimpleNamespace(monotonic=lambda: 5.0, perf_counter=time.perf_counter)
     monkeypatch.setattr("magnetar.broker.http.middleware.request_context.time", clock)
     call = _Call([b"{}"])
-    limits = {"http_requests_limit_enabled": True, "http_requests_max_per_second": 2.0}
-    middleware = _pre_auth(call, **limits)
+    middleware = _pre_auth(call, AddressLimiter(2.0))
     statuses = []
     for _ in range(3):
         call.sent.clear()
