@@ -93,7 +93,7 @@ def test_its_auditor_its_switch_its_delay_and_what_it_has_to_repair(
         def findings() -> str:
             return httpx.get(f"{admin}/admin/v2/doctor", timeout=60.0).text
 
-        wait_until(lambda: repair()["auditor"], "Apache's auditor", 60)
+        wait_until(lambda: repair()["auditor"], "Apache's auditor")
         assert repair()["auditor"] in {each.bookie_id for each in nodes}
         assert (repair()["enabled"], repair()["ledgers"]) == (True, 0)
         with client_of(broker.service_url) as client:
@@ -109,7 +109,7 @@ def test_its_auditor_its_switch_its_delay_and_what_it_has_to_repair(
         other = next(each for each in nodes if each is not victim)
         other.shell("autorecovery", "-d")
         assert repair()["enabled"] is False
-        wait_until(lambda: "repair-off" in findings(), "the next look of the doctor", 60)
+        wait_until(lambda: "repair-off" in findings(), "the next look of the doctor")
 
 
 GROUPS = {"ssd": ["b0", "b1", "b2"], "hdd": ["b3", "b4"]}

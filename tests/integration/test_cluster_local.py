@@ -39,8 +39,8 @@ def open_both(cluster: ClusterProcess) -> None:
 def kill_and_go_on(cluster: ClusterProcess, name: str, sender: Sender) -> None:
     before = sender.total
     cluster.children()[name].kill()
-    wait_until(lambda: cluster.log.count(f"{name} ready at ") == 2, f"{name} is back", 60)
-    wait_until(lambda: sender.total >= before + 80, "messages go on", 60)
+    wait_until(lambda: cluster.log.count(f"{name} ready at ") == 2, f"{name} is back")
+    wait_until(lambda: sender.total >= before + 80, "messages go on")
 
 
 @pytest.mark.slow
@@ -51,7 +51,7 @@ def test_a_cluster_lives_through_kills(tmp_path: Path) -> None:
         # By the first broker alone: what the second one owns is found by redirects.
         sender = Sender(cluster.service_url)
         sender.start()
-        wait_until(lambda: sender.total >= 80, "messages", 60)
+        wait_until(lambda: sender.total >= 80, "messages")
         kill_and_go_on(cluster, "bookie-1", sender)
         for number in (1, 2):  # two copies suffice until it is back: no ledger ended
             log = tmp_path / "cluster" / "logs" / f"broker-{number}.log"
@@ -70,7 +70,7 @@ def test_a_cluster_is_stopped_started_again_and_killed(tmp_path: Path) -> None:
         open_both(cluster)
         sender = Sender(cluster.service_url)
         sender.start()
-        wait_until(lambda: sender.total >= 80, "messages", 60)
+        wait_until(lambda: sender.total >= 80, "messages")
         sender.stop()
         children = list(cluster.children().values())
         urls = cluster.service_urls
@@ -86,9 +86,7 @@ def test_a_cluster_is_stopped_started_again_and_killed(tmp_path: Path) -> None:
         check_all(cluster.service_url, sender.acknowledged)
         children = list(cluster.children().values())
         cluster.kill()
-        wait_until(
-            lambda: not [each for each in children if is_alive(each)], "nobody outlives it", 30
-        )
+        wait_until(lambda: not [each for each in children if is_alive(each)], "nobody outlives it")
 
 
 @needs_bookkeeper
@@ -105,7 +103,7 @@ def test_brokers_on_apaches_bookies(tmp_path: Path) -> None:
                 assert {each.laddr.ip for each in listeners} <= {"127.0.0.1", "::ffff:127.0.0.1"}
         sender = Sender(cluster.service_url)
         sender.start()
-        wait_until(lambda: sender.total >= 80, "messages", 60)
+        wait_until(lambda: sender.total >= 80, "messages")
         kill_and_go_on(cluster, "bookie-1", sender)
         sender.stop()
         libraries = tmp_path / "cluster" / "tmp"
@@ -189,7 +187,7 @@ def test_a_second_signal_kills(tmp_path: Path) -> None:
         suspend(children["bookie-1"].pid)  # it can't end by itself
         process = cluster.take()
         process.send_signal(signal.SIGINT)
-        wait_until(lambda: cluster.count("autorecovery stopped"), "stopping", 60)
+        wait_until(lambda: cluster.count("autorecovery stopped"), "stopping")
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
         assert [name for name, each in children.items() if is_alive(each)] == []

@@ -302,7 +302,7 @@ def test_brokers_that_end_together_wait_for_none_of_them(
 def _page(role: Role, path: str) -> tuple[int, dict[str, Any]]:
     """The same, of a process that may have ended."""
     try:
-        with urllib.request.urlopen(role.web_url + path, timeout=20) as answer:
+        with urllib.request.urlopen(role.web_url + path, timeout=60) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
@@ -390,7 +390,7 @@ def _drain(bookie: Role, *options: str) -> subprocess.CompletedProcess[str]:
 
 def _bytes_of(bookie: Role, what: str) -> float:
     """What a bookie has taken (WRITE) or given (READ), as its metrics say."""
-    with urllib.request.urlopen(f"{bookie.web_url}/metrics", timeout=20) as answer:
+    with urllib.request.urlopen(f"{bookie.web_url}/metrics", timeout=60) as answer:
         page = answer.read().decode()
     lines = [line for line in page.splitlines() if line.startswith(f"bookie_{what}_BYTES")]
     return float(lines[0].rpartition(" ")[2])

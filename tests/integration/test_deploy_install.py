@@ -247,7 +247,7 @@ def test_a_standalone_runs_keeps_and_ends(image: Image) -> None:
             b"%d" % n for n in range(10)
         ]
         client.close()
-        with urllib.request.urlopen(f"{process.admin_url}/metrics", timeout=20) as answer:
+        with urllib.request.urlopen(f"{process.admin_url}/metrics", timeout=60) as answer:
             assert answer.status == 200
         assert process.stop(WAIT_S) == 0
     written = [path for path in image.prefix.rglob("*") if path.lstat().st_mtime > EPOCH]

@@ -135,7 +135,7 @@ def test_the_dashboard_asks_for_what_there_is(url: str) -> None:
     (path,) = (each for each in DASHBOARDS if each.stem == "magnetar")
     # Coordinators of transactions are opened soon after the start.
     is_there = "pulsar_txn_active_count{"
-    wait_until(lambda: is_there in httpx.get(f"{url}/metrics", timeout=30).text, "coordinators", 60)
+    wait_until(lambda: is_there in httpx.get(f"{url}/metrics", timeout=30).text, "coordinators")
     check_dashboard(path, samples_of(url))
 
 

@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 def kill_and_go_on(processes: SeveralProcesses, name: str, sender: Sender) -> None:
     before = sender.total
     processes.kill_child(name)
-    wait_until(lambda: sender.total >= before + 80, "messages go on", 60)
+    wait_until(lambda: sender.total >= before + 80, "messages go on")
 
 
 def get(url: str) -> str:
@@ -49,7 +49,7 @@ def test_processes_are_killed_and_another_number_of_them_started(tmp_path: Path)
         assert len({owner_of(two, topic) for topic in TOPICS}) == 2  # both work
         sender = Sender(two.service_url)
         sender.start()
-        wait_until(lambda: sender.total >= 80, "messages", 60)
+        wait_until(lambda: sender.total >= 80, "messages")
         for name in ("broker-2", "storage", "broker-1"):
             kill_and_go_on(two, name, sender)
         sender.stop()

@@ -58,7 +58,7 @@ def test_typed_messages(
     for value in values:
         producer.send(value)
     for value in values:
-        message = consumer.receive(10_000)
+        message = consumer.receive(60_000)
         got = message.value()
         assert (
             got == value
@@ -90,7 +90,7 @@ def test_evolution(client: pulsar.Client, topic: str, make: Any) -> None:
     with pytest.raises(pulsar.IncompatibleSchema):
         client.create_producer(topic, schema=StringSchema())
     consumer = client.subscribe(topic, "s", schema=make(Order), initial_position=EARLIEST)
-    assert [consumer.receive(10_000).value().item for _ in range(2)] == ["old", "new"]
+    assert [consumer.receive(60_000).value().item for _ in range(2)] == ["old", "new"]
 
 
 def test_partitions_share_a_schema(client: pulsar.Client, admin: Admin, topic: str) -> None:
@@ -99,7 +99,7 @@ def test_partitions_share_a_schema(client: pulsar.Client, admin: Admin, topic: s
     producer = client.create_producer(topic, schema=JsonSchema(Order))
     for n in range(6):
         producer.send(Order(item="x", count=n))
-    assert {consumer.receive(10_000).value().count for _ in range(6)} == set(range(6))
+    assert {consumer.receive(60_000).value().count for _ in range(6)} == set(range(6))
     status, answer = admin.call("GET", schema_path(topic + "-partition-1") + "/schemas")
     assert status == 200
     assert [each["version"] for each in answer["getSchemaResponses"]] == [0]
@@ -110,7 +110,7 @@ def test_bytes_and_types_mix(client: pulsar.Client, topic: str) -> None:
     client.create_producer(topic, schema=StringSchema()).send("typed")
     client.create_producer(topic, schema=BytesSchema()).send(b"raw")
     consumer = client.subscribe(topic, "s", schema=BytesSchema(), initial_position=EARLIEST)
-    assert [consumer.receive(10_000).value() for _ in range(2)] == [b"typed", b"raw"]
+    assert [consumer.receive(60_000).value() for _ in range(2)] == [b"typed", b"raw"]
 
 
 def test_typed_consumers_need_a_schema_on_topics_with_messages(

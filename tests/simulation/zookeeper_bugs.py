@@ -119,9 +119,9 @@ def under_way_means_no_effect(plant: Plant) -> None:
 
 @bug
 def no_last_zxid(plant: Plant) -> None:
-    def connection_made(self: Any, now: float, within_s: float) -> None:
+    def connection_made(self: Any, *arguments: Any) -> None:
         zxid, self.last_zxid = self.last_zxid, 0
-        old(self, now, within_s)
+        old(self, *arguments)
         self.last_zxid = zxid
 
     old = plant.set(SessionCore, "connection_made", connection_made)

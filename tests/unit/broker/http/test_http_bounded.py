@@ -79,7 +79,7 @@ class Opened:
             self.consumer_feed.release(deliveries)
 
     async def until(self, count: int) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(self.taken) < count:  # noqa: ASYNC110 - no event tells
                 await asyncio.sleep(0.001)
 
@@ -105,7 +105,7 @@ async def test_a_large_batch_comes_in_slices_and_in_order(opened: Opened) -> Non
     assert opened.taken[3_500:] == [(0, b"0"), (1, b"1")]
     assert opened.most <= MESSAGES_AT_ONCE + 2
     assert consumer_feed._unpacker is None or not consumer_feed._unpacker._waiting
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while consumer_feed.buffered_bytes:  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0.001)
     consumer_feed.close()
@@ -173,7 +173,7 @@ async def test_unpacking_waits_for_room(opened: Opened) -> None:
     await opened.open()
     consumer_feed.buffer_bytes_max, opened.held = 100_000, True
     consumer_feed.add_entry(consumer_feed._sources[0], 1, 0, many(20_000), 0, None)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while consumer_feed.buffered_bytes < consumer_feed.buffer_bytes_max:  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0.001)
     for _ in range(20):
@@ -194,7 +194,7 @@ async def test_a_batch_that_breaks_late_is_done_once_the_rest_is(opened: Opened)
     body = encode_body(batch(2_000, data), compress(pb.ZSTD, data))
     consumer_feed.add_entry(source, 7, 0, body, 0, None)
     await opened.until(1_500)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (7, 0) not in source.partial:  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0.001)
     bits, size = source.partial[7, 0]
@@ -212,7 +212,7 @@ async def test_closing_ends_what_is_being_unpacked(opened: Opened) -> None:
     assert isinstance(waiting, entry_unpacker.Unpacker)
     consumer_feed.close()
     assert waiting._task is not None
-    await asyncio.wait((waiting._task,), timeout=20)
+    await asyncio.wait((waiting._task,), timeout=60)
     assert waiting._task.done()
     assert not consumer_feed.ready
 
