@@ -119,7 +119,7 @@ test-failures: $(STAMP)  ## make test-failures [ONLY=text]: every operation on s
 		$(BIN)/python -m pytest tests/simulation/test_failing_operations.py -s
 
 chaos: $(STAMP)  ## make chaos [ROUNDS=100] [SEED=N]: random kills in a cluster, and of --processes 3; by their histories nothing is lost
-	MAGNETAR_CHAOS_ROUNDS=$(or $(ROUNDS),100) MAGNETAR_CHAOS_SEED=$(or $(SEED),$$(date +%s)) \
+	MAGNETAR_NIGHTLY=1 MAGNETAR_CHAOS_ROUNDS=$(or $(ROUNDS),100) MAGNETAR_CHAOS_SEED=$(or $(SEED),$$(date +%s)) \
 		$(BIN)/python -m pytest tests/integration/test_cluster_chaos.py tests/integration/test_processes_chaos.py -s
 
 # Each part runs, whatever came out of the one before. By another name, as `make -n` runs lines that

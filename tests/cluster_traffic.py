@@ -12,7 +12,7 @@ from magnetar.broker.verify.stored import check_numbers
 from tests.nightly import NIGHTLY
 from tests.official_client import open_client
 
-PAUSE_S = 0.02 if NIGHTLY else 0.06
+PAUSE_S = 0.02 if NIGHTLY else 0.12
 """Between two messages to a topic: each costs a dozen processes, and CI has two cores."""
 _STALL_S = 0.3
 
