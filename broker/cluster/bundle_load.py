@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.cluster.latest_result import LatestResult, kept_s
@@ -137,9 +138,17 @@ class BundleLoads:
     async def get(self) -> dict[str, dict[str, Any]]:
         return await self._latest.get()
 
-    async def _walk(self) -> dict[str, dict[str, Any]]:
-        turns = LoopTurns()
-        found = await loads_by_bundle(self._service, turns=turns)
+    async def walk(
+        self, look: Callable[[Topic], Steps[None]], turns: LoopTurns
+    ) -> dict[str, dict[str, Any]]:
+        """Those of now, for somebody who looks at each topic; whoever asks next gets them, too."""
+        return await self._latest.renewed(partial(self._walk, look, turns))
+
+    async def _walk(
+        self, look: Callable[[Topic], Steps[None]] | None = None, turns: LoopTurns | None = None
+    ) -> dict[str, dict[str, Any]]:
+        turns = turns or LoopTurns()
+        found = await loads_by_bundle(self._service, look, turns)
         self._latest.kept_s = kept_s(turns.used_s) if turns.used_s > _LONG_S else 0.0
         return found
 

@@ -34,12 +34,18 @@ class LatestResult(Generic[T]):
     async def get(self) -> T:
         loop = asyncio.get_running_loop()
         if self._task is None or (self._task.done() and loop.time() >= self._until_s):
-            self._task = loop.create_task(self._run())
+            self._task = loop.create_task(self._run(self._make))
         # Whoever goes away doesn't take it from the others.
         return await asyncio.shield(self._task)
 
-    async def _run(self) -> T:
-        result = await self._make()
+    async def renewed(self, make: Callable[[], Awaitable[T]]) -> T:
+        """A new one, of somebody who makes it anyway; all who ask meanwhile share it."""
+        self._task = asyncio.get_running_loop().create_task(self._run(make))
+        return await asyncio.shield(self._task)
+
+    async def _run(self, make: Callable[[], Awaitable[T]]) -> T:
+        self._until_s = 0.0  # should it fail
+        result = await make()
         self._until_s = asyncio.get_running_loop().time() + self.kept_s
         return result
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 import psutil
 
 from magnetar.broker.auth.client_auth import ClientAuth
-from magnetar.broker.cluster.bundle_load import loads_by_bundle
 from magnetar.broker.config import key_of, without_effect
 from magnetar.broker.dispatch.explanation import Explanation, Reason
 from magnetar.broker.dispatch.refusal import RefusedClient
@@ -223,10 +222,10 @@ def _may_hold_up(topic: Topic) -> bool:
     return bool(topic.ledger.pending_bytes) or topic.backlog.is_limited
 
 
-async def collect_topics(service: BrokerService, turns: LoopTurns | None = None) -> TopicsFacts:
+async def collect_topics(service: BrokerService, turns: LoopTurns) -> TopicsFacts:
     """A walk over all loaded topics, in turns, so that others have theirs on the loop."""
     walk = _TopicWalk(service)
-    bundles = await loads_by_bundle(service, walk.look, turns)
+    bundles = await service.loads.walk(walk.look, turns)
     largest = [] if walk.largest_idle is None else [walk.largest_idle]
     return TopicsFacts(
         service.clock(),

@@ -2,7 +2,8 @@
 
 It exists only while somebody asks: the first request lists the names and takes the first look at
 every loaded topic, the last one is two minutes ago when it is dropped. In between it looks at all
-of them every five seconds, of very many each minute, half a millisecond of the loop at a time.
+of them every five seconds, half a millisecond of the loop at a time. Of very many it is shown each
+topic while rates are sampled, so that there is one walk through all of them and not two.
 Who doesn't want to wait for the first look at 100,000 topics gets what was looked at so far.
 """
 
@@ -31,6 +32,7 @@ from magnetar.broker.index.figure_table import (
     subscription_key,
 )
 from magnetar.broker.index.group_scan import GroupScan
+from magnetar.broker.index.history import POINT_MS
 from magnetar.broker.index.history_answer import HistoryScan
 from magnetar.broker.index.page_answer import PageAnswer, Row
 from magnetar.broker.index.stored_names import StoredNames
@@ -56,6 +58,8 @@ from magnetar.bundles.namespace_bundles import namespace_of
 from magnetar.metadata.loop_turns import LoopTurns, Steps, run_in_turns
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from magnetar.broker.index.figure_recorder import Recording
     from magnetar.broker.service.broker_service import BrokerService
     from magnetar.broker.subscription.subscription import Subscription
@@ -68,8 +72,9 @@ _EVERY_S: Final = 5.0
 _KEEP_S: Final = 150.0
 """After the last request: of very many pages each asks every two minutes."""
 _SHARE: Final = 100
-"""A look may begin when so many times the time that the last one took has passed, or a minute."""
-_EVERY_MAX_S: Final = 60.0
+"""A look may begin when so many times the time that the last one took has passed."""
+_LONG_S: Final = POINT_MS / 1000 / _SHARE
+"""A look that takes longer would be as rare as samples of rates are while somebody asks."""
 _QUICK_SHARE: Final = 20
 """The same of one that is taken at a request."""
 _QUICK_S: Final = 0.01
@@ -130,6 +135,14 @@ class BrokerIndex:
             await tables.renew_if_quick()
         return tables
 
+    def begin_walk(self) -> IndexTables | None:
+        """The tables, if a walk through all topics that begins now has to show them each topic."""
+        tables = self._tables
+        if tables is None or not (tables.is_complete and tables.is_long):
+            return None
+        tables.begin_look()
+        return tables
+
     async def _keep(self, tables: IndexTables) -> None:
         try:
             try:
@@ -139,8 +152,9 @@ class BrokerIndex:
                 return
             loop = self._service.loop
             while loop.time() < self._asked_s + _KEEP_S:
-                await asyncio.sleep(min(max(_EVERY_S, _SHARE * tables.took_s), _EVERY_MAX_S))
-                await tables.renew()
+                await asyncio.sleep(max(_EVERY_S, _SHARE * min(tables.took_s, _LONG_S)))
+                if not tables.is_long:
+                    await tables.renew()
         finally:
             self._tables = None
             tables.close()
@@ -159,6 +173,9 @@ class IndexTables:
         """Seconds of a processor that it took."""
         self._names = StoredNames(service.resources, added=self._stored, removed=self._deleted)
         self._looks = 0
+        self._elapsed_s = 0.0  # between the last two
+        self._came: set[str] = set()  # loaded since the last look began
+        self._is_closed = False
         # By slot of a subscription; numbers, as collections of garbage walk through objects. The
         # look that has met it, and its oldest message: ledger (-1: none is known), entry, figure.
         self._met = array("Q")
@@ -203,18 +220,21 @@ class IndexTables:
         self.topics.as_of_ms = self._service.clock()
         served = self._service.topics
         served.on_loaded = self._loaded
-        recording, turns = self._begin_recording(len(served) <= _FIRST_ROWS), LoopTurns()
+        recording, turns = None, LoopTurns()
+        if len(served) <= _FIRST_ROWS:  # of more of them, the samples of rates record as often
+            recording = self._service.figure_recorder.begin(self._service.wall_clock())
+        self._looks += 1
         for topic in served.walk():
-            self._loaded(topic.full_name)
-            slot = self.topics.slot_of.get(topic.full_name)
-            if slot is not None:  # else it is the system's
-                await turns.run(self._look(slot, topic, 0.0, recording))
+            self._add_loaded(topic.full_name)
+            for _ in self.look(topic, recording):
+                if turns.is_over:
+                    await turns.next()
             self._read += 1
             if turns.is_over:
                 await turns.next()
         walked_s = turns.used_s
         await self._names.open()
-        self._end_look(walked_s + await self._look_at_rows(0.0, None, new_only=True), recording)
+        self._end_look(walked_s + await self._look_at_rows(None, new_only=True), recording)
         if self._reading is not None:
             await asyncio.wait({self._reading}, timeout=_FIRST_READS_S)
         for future in (self.begun, self.opened):
@@ -229,6 +249,7 @@ class IndexTables:
                 future.exception()  # seen, even if who has asked is gone
 
     def close(self) -> None:
+        self._is_closed = True
         self.begun.cancel()
         self.opened.cancel()
         self._names.close()
@@ -246,6 +267,10 @@ class IndexTables:
             self._add(full, namespace)
 
     def _loaded(self, full: str) -> None:
+        self._came.add(full)
+        self._add_loaded(full)
+
+    def _add_loaded(self, full: str) -> None:
         """Also of a topic that isn't stored, or not yet; the next look moves its row."""
         if full not in self.topics.slot_of and not is_system_topic(full):
             self._add(full, namespace_of(full))
@@ -279,36 +304,51 @@ class IndexTables:
         await asyncio.shield(self._renewing)
 
     async def _renew(self) -> None:
+        self.begin_look()
+        recording = self._service.figure_recorder.begin(self._service.wall_clock())
+        self._end_look(await self._look_at_rows(recording), recording)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether looks take so long that a walk which is made anyway takes them."""
+        return self.took_s >= _LONG_S
+
+    def begin_look(self) -> None:
+        """All loaded topics are going to be looked at."""
         now_ms = self._service.clock()
-        elapsed_s = (now_ms - self.as_of_ms) / 1000 if self.as_of_ms else 0.0
+        self._elapsed_s = (now_ms - self.as_of_ms) / 1000 if self.as_of_ms else 0.0
         self.topics.as_of_ms = now_ms
-        recording = self._begin_recording(_SHARE * self.took_s < _EVERY_MAX_S)
-        self._end_look(await self._look_at_rows(elapsed_s, recording), recording)
+        self._looks += 1
+        self._came.clear()
 
-    def _begin_recording(self, is_cheap: bool) -> Recording | None:
-        """Of very many topics the samples of rates record as often, and walk anyway."""
-        if not is_cheap:
-            return None
-        return self._service.figure_recorder.begin(self._service.wall_clock())
+    def look(self, topic: Topic, recording: Recording | None) -> Iterable[None]:
+        """One of them, unless it is the system's."""
+        slot = self.topics.slot_of.get(topic.full_name)
+        return () if slot is None else self._look(slot, topic, self._elapsed_s, recording)
 
-    async def _look_at_rows(
-        self, elapsed_s: float, recording: Recording | None, *, new_only: bool = False
-    ) -> float:
+    async def end_walk(self, used_s: float) -> None:
+        """Each that was there when ``begin_look`` was called has been looked at.
+
+        Args:
+            used_s: seconds of a processor that it took.
+        """
+        if not self._is_closed:
+            self._end_look(used_s + await self._look_at_rows(None, new_only=True), None)
+
+    async def _look_at_rows(self, recording: Recording | None, *, new_only: bool = False) -> float:
         """How many seconds of a processor it took.
 
         Args:
-            new_only: those that have figures are left out.
+            new_only: topics that were there when the look began are left out.
         """
         served, keys, places = self._service.topics, self.topics.keys, self._places
         moved = frozenset[int]() if places is None else await places.renew(self.topics.space_names)
         turns, slot, known = LoopTurns(), 0, self.topics.places
-        self._looks += 1
         while slot < self.topics.end:  # rows may come meanwhile
             full = keys[slot]
-            if new_only and known[slot] == LOADED:
-                pass
-            elif (topic := served.get(full)) is not None:
-                await turns.run(self._look(slot, topic, elapsed_s, recording))
+            if (topic := served.get(full)) is not None:
+                if not new_only or known[slot] != LOADED or full in self._came:
+                    await turns.run(self._look(slot, topic, self._elapsed_s, recording))
             elif full is not None and (known[slot] == LOADED or full not in self._names):
                 self._unload(slot, full)
             elif self.topics.spaces[slot] in moved:
@@ -316,8 +356,7 @@ class IndexTables:
             slot += 1
             if turns.is_over:
                 await turns.next()
-        if not new_only:
-            await turns.run(self._forget_others())
+        await turns.run(self._forget_others())
         return turns.used_s
 
     def _forget_others(self) -> Steps[None]:
@@ -347,16 +386,24 @@ class IndexTables:
         full = topic.full_name
         self.topics.move(slot, LOADED)
         backlogs, consumers, oldest, growth = dict[str, int](), 0, UNKNOWN, 0.0
+        rate_out = bytes_out = 0.0
         for at, (name, subscription) in enumerate(list(topic.subscriptions.items()), 1):
             backlogs[name], age, grows = self._look_at(full, name, subscription, elapsed_s)
             growth += grows
             consumers += len(subscription.consumers)
+            rate_out += subscription.rates.rates[0]
+            bytes_out += subscription.rates.rates[1]
             oldest = max(oldest, age)
             if at % _SUBSCRIPTIONS_A_STEP == 0:
                 yield
                 if self._service.topics.get(full) is not topic:
                     return
-        figures = yield from topic_figures(topic, backlogs.values(), consumers, oldest, growth)
+        used = UNKNOWN
+        if isinstance(topic, PersistentTopic) and topic.backlog.is_limited:
+            found = yield from topic.backlog.used(self._service.clock())
+            used = UNKNOWN if found is None else found
+        out = rate_out, bytes_out
+        figures = topic_figures(topic, backlogs.values(), consumers, out, oldest, growth, used)
         if self._service.topics.get(full) is not topic:
             return  # it went meanwhile, and its row perhaps
         self.topics.set(slot, figures)
@@ -412,6 +459,8 @@ class IndexTables:
     def _oldest_of(self, slot: int, subscription: Subscription, backlog: int) -> float:
         """The figure; that of before while the entry would have to be read."""
         if not backlog or not isinstance(subscription, PersistentSubscription):
+            if self._oldest[0][slot] < 0:
+                return UNKNOWN  # most of them
             return self._set_oldest(slot, *_NO_OLDEST)
         position = subscription.cursor.state.first_unacked()
         ledgers, entries, figures = self._oldest

@@ -62,7 +62,7 @@ class Recording:
 
     def look(self, topic: Topic) -> Steps[None]:
         """Add a topic, unless it is the system's; some subscriptions at a step."""
-        if not topic.name.is_system:
+        if not topic.is_system:
             backlogs = dict[str, int]()
             for name, each in list(topic.subscriptions.items()):
                 backlogs[name] = each.backlog

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from magnetar.broker.index.backlog_trend import catch_up_s
 from magnetar.broker.index.figure_table import UNKNOWN, FigureTable, SlotFilter
-from magnetar.broker.topic.persistent_topic import PersistentTopic
-from magnetar.metadata.loop_turns import Steps
 
 if TYPE_CHECKING:
     from magnetar.broker.subscription.subscription import Subscription
@@ -94,15 +92,16 @@ def topic_figures(
     topic: Topic,
     backlogs: Collection[int],
     consumer_count: int,
+    out: tuple[float, float],
     oldest: float,
-    growth: float = 0.0,
-) -> Steps[tuple[float, ...]]:
-    """In the order of ``TOPIC_FIELDS``. ``backlogs``, ``growth``, the sum of the trends, and
-    ``oldest``, the greatest of the figures: of its subscriptions."""
-    used = None
-    if isinstance(topic, PersistentTopic):
-        used = yield from topic.backlog.used(topic.service.clock())
-    rate_in, bytes_in, rate_out, bytes_out = yield from topic.traffic()
+    growth: float,
+    quota_used: float,
+) -> tuple[float, ...]:
+    """In the order of ``TOPIC_FIELDS``. Of its subscriptions: ``backlogs``, ``growth``, the sum of
+    the trends, ``out``, of their messages and bytes a second, and ``oldest``, the greatest figure.
+    """
+    _, rate_in, bytes_in, _ = topic.rates.rates
+    rate_out, bytes_out = out
     return (
         rate_in,
         rate_out,
@@ -117,7 +116,7 @@ def topic_figures(
         len(backlogs),
         growth,
         topic.last_publish_ms or topic.created_ms,
-        UNKNOWN if used is None else used,
+        quota_used,
     )
 
 

@@ -157,7 +157,7 @@ class BackgroundTasks:
         """Acknowledge what is older than its topic's time to live, for every subscription."""
         with self._expiry.round() as each:
             async for topic in self._topics():
-                if topic.fenced or topic.name.is_system:
+                if topic.fenced or topic.is_system:
                     continue
                 if (ttl_s := topic.policies.message_ttl_s) <= 0:
                     continue
@@ -176,7 +176,7 @@ class BackgroundTasks:
         began_s = perf_counter()
         with self._backlogs.round() as each:
             async for topic in self._topics():
-                if topic.fenced or topic.name.is_system or not isinstance(topic, PersistentTopic):
+                if topic.fenced or topic.is_system or not isinstance(topic, PersistentTopic):
                     continue
                 with each.item(topic.full_name):
                     await topic.backlog.check(now_ms or self._service.clock())
@@ -204,7 +204,7 @@ class BackgroundTasks:
         with self._unused.round() as each:
             async for topic in self._topics():
                 minutes = topic.policies.subscription_expiration_minutes
-                if minutes <= 0 or topic.fenced or topic.name.is_system:
+                if minutes <= 0 or topic.fenced or topic.is_system:
                     continue
                 for name, subscription in list(topic.subscriptions.items()):
                     if (
@@ -223,7 +223,7 @@ class BackgroundTasks:
         frequency_s = self._service.config.broker_delete_inactive_topics_frequency_seconds
         with self._inactive.round() as each:
             async for topic in self._topics():
-                if topic.fenced or topic.name.is_system:
+                if topic.fenced or topic.is_system:
                     continue
                 if _in_use(topic):
                     topic.active_ms = now_ms

@@ -18,7 +18,12 @@ from magnetar.broker.service.memory import TrimPlan, trim
 from magnetar.metadata.loop_turns import LoopTurns
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from magnetar.broker.index.broker_index import IndexTables
+    from magnetar.broker.index.figure_recorder import Recording
     from magnetar.broker.service.broker_service import BrokerService
+    from magnetar.broker.topic.topic import Topic
 
 logger = logging.getLogger(__name__)
 
@@ -84,15 +89,25 @@ class PeriodicTasks:
         return min(self._sample_ms, max(POINT_MS, _SHARE * self._sample_took_ms))
 
     async def _sample(self, now_ms: int) -> None:
-        recording = self._service.figure_recorder.begin(now_ms)
-        turns = LoopTurns()
-        for topic in self._service.topics.walk():
+        service, turns = self._service, LoopTurns()
+        recording, tables = service.figure_recorder.begin(now_ms), service.index.begin_walk()
+        for topic in service.topics.walk():
             for _ in topic.sample_steps(now_ms):
                 if turns.is_over:
                     await turns.next()
-            for _ in () if recording is None else recording.look(topic):
+            for _ in _looks(topic, tables, recording):
                 if turns.is_over:
                     await turns.next()
         if recording is not None:
             recording.end()
         self._sample_took_ms = 1000 * turns.used_s
+        if tables is not None:
+            await tables.end_walk(turns.used_s)
+            self._sample_took_ms = 1000 * tables.took_s
+
+
+def _looks(topic: Topic, tables: IndexTables | None, recording: Recording | None) -> Iterable[None]:
+    """Of those who are shown each topic, some subscriptions at a step."""
+    if tables is not None:
+        return tables.look(topic, recording)
+    return () if recording is None else recording.look(topic)

@@ -180,7 +180,7 @@ class PersistentTopic(Topic):
     # --- de-duplication
 
     def _wants_deduplication(self) -> bool:
-        return self.policies.deduplication and not self.name.is_system
+        return self.policies.deduplication and not self.is_system
 
     def _deduplication_differs(self) -> bool:
         """Whether it isn't as the policies ask for."""
@@ -370,7 +370,7 @@ class PersistentTopic(Topic):
         if self.compaction is not None and not self.fenced:
             self.compaction.sweep()
         threshold = self.policies.compaction_threshold
-        if threshold <= 0 or self.fenced or self.name.is_system:
+        if threshold <= 0 or self.fenced or self.is_system:
             return
         compaction, ledger = self.compaction, self.ledger
         after = EARLIEST

@@ -87,7 +87,7 @@ class Topic(ABC):
         self.name = name
         self.policies = policies
         """What holds for it; replaced by the policy feed, which then calls policies_changed."""
-        self.full_name = str(name)
+        self.full_name, self.is_system = str(name), name.is_system
         self.slot = -1
         """Among the loaded topics, which set it."""
         self.registry = ProducerRegistry()

@@ -298,7 +298,7 @@ class TopicMetrics:
         sums.metrics = list(map(add, sums.metrics, metrics))
         if topic.persistent:
             self.persistent_topics += 1
-        if topic.name.is_system:
+        if topic.is_system:
             self.system_bytes_in += topic.bytes_in
         return sums
 

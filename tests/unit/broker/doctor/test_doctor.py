@@ -26,12 +26,15 @@ from magnetar.bookkeeper.replication.stated_ends import (
 )
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
 from magnetar.bookkeeper.service_info import COOKIES_PATH
+from magnetar.broker.cluster import bundle_load
 from magnetar.broker.doctor import broker_checks, broker_collector, cluster_collector
+from magnetar.broker.doctor.broker_collector import collect_topics
 from magnetar.broker.doctor.credentials import certificate_facts, server_facts
 from magnetar.broker.doctor.doctor import KEPT_S, Doctor
 from magnetar.broker.doctor.findings import Finding, Report
 from magnetar.broker.errors import PersistenceError
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.service.bookie_cluster import BookieCluster
 from magnetar.broker.topic.persistent_topic import PersistentTopic
 from magnetar.broker.transaction.async_coordinator import AsyncCoordinator
@@ -263,13 +266,41 @@ async def test_a_bundle_that_hangs_in_unloading(
     assert "bundle-stuck" not in await found(broker)
 
 
+async def test_one_walk_serves_the_doctor_and_load_reports(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also whoever asks while it is made; one that fails serves nobody."""
+    await broker.service.loader.load(TopicName.parse(TOPIC), create=True)
+    service, walk, walks = broker.service, bundle_load.loads_by_bundle, 0
+
+    async def counted(*arguments: Any) -> Any:
+        nonlocal walks
+        walks += 1
+        if walks == 2:
+            raise SessionLostError("no session")
+        return await walk(*arguments)
+
+    monkeypatch.setattr(bundle_load, "loads_by_bundle", counted)
+    monkeypatch.setattr(bundle_load, "_LONG_S", 0.0)
+    monkeypatch.setattr(bundle_load, "kept_s", lambda used_s: 60.0)
+    turns = LoopTurns()
+    facts, loads = await asyncio.gather(collect_topics(service, turns), service.loads.get())
+    assert facts.bundles is loads
+    assert await service.loads.get() is loads
+    assert walks == 1
+    with pytest.raises(SessionLostError):
+        await collect_topics(service, turns)
+    assert sum(each["topics"] for each in (await service.loads.get()).values()) == 1
+    assert walks == 3
+
+
 async def test_what_fails_hides_nothing_else(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fails(*_: object) -> None:
         raise SessionLostError("no session")
 
-    monkeypatch.setattr(broker_collector, "loads_by_bundle", fails)
+    monkeypatch.setattr(bundle_load, "loads_by_bundle", fails)
     monkeypatch.setattr(broker.service.cluster_members, "leader", fails)
     broker.service.readiness.is_draining = True
     report = await broker.service.doctor.cluster_report()

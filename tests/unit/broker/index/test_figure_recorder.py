@@ -1,7 +1,10 @@
 """Recent history is what lists and statistics tell, with and without somebody who looks."""
 
+from typing import Any
+
 import pytest
 
+from magnetar.broker.index import broker_index
 from magnetar.broker.index.figure_recorder import TOTAL
 from magnetar.broker.index.figure_table import PageQuery
 from magnetar.broker.index.history import POINT_MS
@@ -75,6 +78,55 @@ async def test_rates_are_sampled_oftener_while_somebody_looks(broker: Broker) ->
     assert tasks._sample_pause_ms() == POINT_MS
     tasks._sample_took_ms = 350.0
     assert tasks._sample_pause_ms() == 35_000, "at most 1 % of the time"
+
+
+async def test_the_sampling_of_rates_looks_for_the_index_at_very_many_topics(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One walk and not two. It tells what a look tells, of topics that come and go, too."""
+    await fill(broker, 3)
+    service, tasks = broker.service, broker.service._periodic_tasks
+    tables = await service.index.tables()
+    monkeypatch.setattr(broker_index, "_LONG_S", 0.0)
+    walks, walk = 0, service.topics.walk
+
+    def counted() -> Any:
+        nonlocal walks
+        walks += 1
+        yield from walk()
+        if walks == 1:  # behind the last one others come, and one goes and comes
+            service.topics[PREFIX + "late"] = late
+            service.topics[PREFIX + "b"] = again
+
+    monkeypatch.setattr(service.topics, "walk", counted)
+    await service.topics[PREFIX + "a"].delete_subscription("s")
+    late = await service.loader.load(TopicName.parse("late"), create=True)
+    again = service.topics[PREFIX + "b"]
+    await again.create_subscription("new")
+    for name in ("late", "b"):
+        del service.topics[PREFIX + name]
+    await service.loader.unload(PREFIX + "gone")
+    now_ms = service.wall_clock()
+    await tasks._sample(now_ms + POINT_MS)
+    assert walks == 1
+    assert [each.times_ms for each in (service.figure_recorder.totals.series(TOTAL),) if each] == [
+        [now_ms, now_ms + POINT_MS]
+    ]
+
+    async def told() -> Any:
+        pages = await tables.topic_page(PageQuery()), await tables.subscription_page(PageQuery())
+        return [page.rows for page in pages], [page.views for page in pages]
+
+    found = await told()
+    await tables.renew()
+    assert await told() == found
+    assert {row["topic"] for row in found[0][0] if row["broker"]} == {
+        *(PREFIX + name for name in ("a", "b", "late"))
+    }
+    assert [(row["topic"], row["subscription"]) for row in found[0][1]] == [
+        (PREFIX + "b", "new"),
+        (PREFIX + "b", "s"),
+    ]
 
 
 async def test_a_topic_that_is_unloaded_has_no_history_any_more(broker: Broker) -> None:
