@@ -74,6 +74,7 @@ from magnetar.broker.console.topic_view import (
     publishing_row,
     run_of,
     stored_topics,
+    tell_missing_partitions,
     topic_figures,
 )
 from magnetar.broker.console.transactions_page import (
@@ -371,6 +372,7 @@ async def _explanations(
     if ask.names.get("tab", "") not in ("", "subscriptions"):
         return {}
     found = await ask.source.explanations(path, stats)
+    await run_in_turns(tell_missing_partitions(found, stats))
     await ask.source.add_consumers(path, stats, found, clients)
     return found
 

@@ -46,6 +46,8 @@ _PUBLISHING_MARKS: Final = MappingProxyType(
 )
 """What is told of producers, the worst first; the other reasons need no words."""
 _WORSE: Final = ("o", "w", "e")
+_NAMED_MAX: Final = 5
+_MISSING: Final = "missingPartitions"
 _PARTITION_IDLE: Final = (
     "Other partitions have consumers: restart those, which may not know this partition or have "
     "lost it."
@@ -351,6 +353,11 @@ def _unread(stats: Json, stored: int) -> float | None:
 
 
 def _kind(explained: Json, backlog: int) -> str:
+    kind = _kind_of_reason(explained, backlog)
+    return "w" if kind in "on" and explained.get(_MISSING) else kind
+
+
+def _kind_of_reason(explained: Json, backlog: int) -> str:
     """Without a reason nobody can say more than that there is a backlog."""
     if not explained:
         return "n" if backlog else "o"
@@ -381,6 +388,26 @@ def of_all_partitions(
         if worst[name]["reason"] == Reason.NO_CONSUMER:
             worst[name]["next"] = _PARTITION_IDLE
     return worst
+
+
+def tell_missing_partitions(explained: Mapping[str, dict[str, Any]], stats: Json) -> Steps[None]:
+    """Adds to each reason which partitions the subscription isn't on: it has none of what is
+    published there. Consumers of one partition make it so; readers mean it.
+    """
+    parts = sorted(partition_stats(stats).items())
+    for name, each in explained.items() if parts else ():
+        subscription = stats["subscriptions"].get(name, {})
+        missing = [number for number, part in parts if name not in part.get("subscriptions", {})]
+        if missing and subscription.get("isDurable", True):
+            numbers = ", ".join(map(str, missing[:_NAMED_MAX]))
+            more = f" and {len(missing) - _NAMED_MAX:,} more" if missing[_NAMED_MAX:] else ""
+            each["message"] += (
+                f" The subscription isn't on partition{'s'[: len(missing) > 1]} {numbers}{more}:"
+                " it gets nothing of what is published there. Let its consumers subscribe to the"
+                " topic, not to a partition."
+            )
+            each[_MISSING] = missing
+        yield
 
 
 @dataclass(frozen=True, slots=True)

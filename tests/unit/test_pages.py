@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,12 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from magnetar.broker.cli.main import build_parser
+
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
 _LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 _ANCHOR = re.compile(r"\]\(([^)#:\s]*)#([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ +(.+?) *#*$", re.MULTILINE)
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_SHELL_BLOCK = re.compile(r"^```(?:sh|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _TOCTREE = re.compile(r"^```\{toctree\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _PATH = re.compile(
     r"[`\s]((?:[\w.-]+/)+[\w.-]+\.(?:py|md|sh|yaml|json|txt|toml|proto))(?=[`\s:,;)])"
@@ -45,6 +49,28 @@ def test_what_pages_name_is_there() -> None:
     named = {(page, each) for page in _pages() for each in _named(page, (ROOT / page).read_text())}
     assert len(named) > 500
     assert sorted(each for each in named if not (ROOT / each[1]).exists()) == []
+
+
+def _commands(page: str) -> Iterator[str]:
+    """Of the page's blocks for a shell: what comes before a pipe, a redirection or a remark."""
+    for block in _SHELL_BLOCK.findall((ROOT / page).read_text()):
+        for line in block.replace("\\\n", " ").splitlines():
+            text = line.strip().removeprefix("$ ")
+            if text.startswith("magnetar ") and "..." not in text:
+                yield re.split(r"[;|>#&]", text)[0].strip()
+
+
+def test_the_command_line_takes_what_pages_type() -> None:
+    parser, refused = build_parser(), list[tuple[str, str]]()
+    typed = [(page, command) for page in _pages() for command in _commands(page)]
+    assert len(typed) > 50
+    for page, command in typed:
+        try:
+            parser.parse_args(shlex.split(command)[1:])
+        except SystemExit as error:
+            if error.code:
+                refused.append((page, command))
+    assert refused == []
 
 
 @cache

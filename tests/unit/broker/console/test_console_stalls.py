@@ -40,6 +40,19 @@ def banner(page: str) -> str:
     return unescape(re.sub(r"<[^>]*>", "", found[0])) if found else ""
 
 
+async def test_a_subscription_of_one_partition_alone_is_told(client: httpx.AsyncClient) -> None:
+    assert (await client.put(f"/admin/v2/{TOPIC}/partitions", json=3)).is_success
+    assert (await client.put(f"/admin/v2/{TOPIC}-partition-1/subscription/s")).is_success
+    page = unescape((await client.get(f"/console/topic/{TOPIC}/subscriptions?open=s")).text)
+    told = "The subscription isn't on partitions 0, 2: it gets nothing of what is published there."
+    assert told in page
+    assert page.count('class="sy w"') == 1
+    assert (await client.put(f"/admin/v2/{TOPIC}/subscription/all")).is_success
+    page = unescape((await client.get(f"/console/topic/{TOPIC}/subscriptions?open=all")).text)
+    assert told not in page
+    assert page.count('class="sy w"') == 1  # of the other one
+
+
 async def test_the_page_of_a_topic_tells_that_a_producer_was_refused(
     client: httpx.AsyncClient, broker: Broker
 ) -> None:
