@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -19,6 +21,8 @@ logger = logging.getLogger(__name__)
 # RFC 6455 forbids Pulsar's close codes 1 to 8 on the wire: ours are 4001 to 4008.
 CLOSE_BASE = 4000
 _UNSENT_MAX = 4096  # frames
+_TEXTS_AT_ONCE = 64
+_TURN_S = 0.001
 CLOSE_S = 5.0
 """When the broker ends a session, the queued frames have so long to go out."""
 GOING_AWAY, TOO_BIG, INTERNAL, RESTART = 1001, 1009, 1011, 1012
@@ -45,6 +49,8 @@ class WebSocketChannel:
         self._writer: asyncio.Future[None] | None = None  # waits for something to write
         self._end_reading: Callable[[], object] | None = None
         self._reader: asyncio.Future[None] | None = None  # waits for room
+        self._read: Iterator[str] = iter(())  # what came together and isn't handed on yet
+        self._turn_end_s = 0.0
         self._last_frame_s = asyncio.get_running_loop().time()
         self._idle_timer: asyncio.TimerHandle | None = None
         self._close_timer: asyncio.TimerHandle | None = None
@@ -107,8 +113,16 @@ class WebSocketChannel:
         await asyncio.gather(writing, return_exceptions=True)
 
     async def receive(self) -> list[str] | None:
-        """The next text frames, which came together; None when the session is over."""
+        """The next text frames, which came together; None when the session is over.
+
+        A few, with turns for others in between: a read may bring thousands, each worth 15 µs.
+        """
         while not self.closed and self._close_code is None:
+            if found := list(islice(self._read, _TEXTS_AT_ONCE)):
+                if time.perf_counter() > self._turn_end_s:
+                    await asyncio.sleep(0)
+                    self._turn_end_s = time.perf_counter() + _TURN_S
+                return found
             try:
                 event = await self._websocket.receive()
             except (WebSocketDisconnect, RuntimeError):
@@ -126,7 +140,8 @@ class WebSocketChannel:
             if self._unsent > _UNSENT_MAX:  # a client that sends and never reads
                 self._reader = asyncio.get_running_loop().create_future()
                 await self._reader
-            return texts
+            self._read = iter(texts)
+            self._turn_end_s = time.perf_counter() + _TURN_S
         return None
 
     def _wake_writer(self) -> None:
@@ -140,7 +155,8 @@ class WebSocketChannel:
         try:
             await self._write_all()
         except (WebSocketDisconnect, OSError):
-            return  # the reader hears of it as well
+            _finish(self._reader)  # which hears of the end where it reads on
+            return
         except Exception:
             logger.exception("WebSocket session failed")
             self.closed = True  # as far as we can

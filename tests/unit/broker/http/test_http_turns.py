@@ -1,13 +1,17 @@
 """What one read brings is parsed for a millisecond a turn of the loop, in order."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from starlette.websockets import WebSocketDisconnect
 
 from magnetar.broker.http.server import request_protocol as request_protocol
 from magnetar.broker.http.server.request_protocol import LenientHttpProtocol
+from magnetar.broker.http.websocket import channel as channel_module
 from magnetar.broker.http.websocket import protocol as websocket_protocol
+from magnetar.broker.http.websocket.channel import WebSocketChannel
 from magnetar.broker.http.websocket.protocol import CorkedWebSocketProtocol
 
 
@@ -106,3 +110,58 @@ def test_websockets_go_on_in_later_turns(side: Side, monkeypatch: pytest.MonkeyP
     side.turn()
     side.turn()
     assert (side.parsed, side.paused) == (data + b"late", False)
+
+
+async def test_texts_of_a_websocket_are_handed_on_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [str(number) for number in range(1_000)]
+
+    class Socket:
+        async def receive(self) -> dict[str, object]:
+            return {"type": "websocket.receive", "texts": texts}
+
+    clock = Side()
+    monkeypatch.setattr(channel_module, "time", clock)
+    channel = WebSocketChannel(Socket(), 60.0, 100)  # type: ignore[arg-type] # its one method
+    others, got = list[int](), list[str]()
+
+    def take_turn() -> None:
+        others.append(len(got))
+
+    while len(got) < len(texts):
+        asyncio.get_running_loop().call_soon(take_turn)
+        found = await channel.receive()
+        assert found is not None
+        got += found
+        clock.now_s += 15e-6 * len(found)  # what a text takes
+    assert got == texts
+    first = others[0]
+    assert 0 < first * 15e-6 < 0.002
+    assert len(set(others)) >= 6
+
+
+async def test_who_waits_for_room_hears_that_the_client_has_left() -> None:
+    """One that sends and never reads; its session would stay for good, and its producer too."""
+    sending = asyncio.Event()
+
+    class Socket:
+        has_left = False
+
+        async def receive(self) -> dict[str, object]:
+            if self.has_left:
+                return {"type": "websocket.disconnect"}
+            return {"type": "websocket.receive", "texts": ["a"]}
+
+        async def send(self, event: object) -> None:
+            await sending.wait()
+            self.has_left = True
+            raise WebSocketDisconnect
+
+    channel = WebSocketChannel(Socket(), 60.0, 100)  # type: ignore[arg-type] # its two methods
+    channel.send(*["answer"] * (channel_module._UNSENT_MAX + 1))
+    reading = asyncio.create_task(channel.receive())
+    await asyncio.sleep(0)
+    assert not reading.done()
+    sending.set()
+    assert await asyncio.wait_for(reading, 20) == ["a"]
+    assert await channel.receive() is None
+    await channel.finish(0)
