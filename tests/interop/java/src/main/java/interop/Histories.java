@@ -17,6 +17,7 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.ConsumerBuilder;
+import org.apache.pulsar.client.api.DeadLetterPolicy;
 import org.apache.pulsar.client.api.Message;
 import org.apache.pulsar.client.api.MessageId;
 import org.apache.pulsar.client.api.MessageIdAdv;
@@ -24,6 +25,7 @@ import org.apache.pulsar.client.api.Producer;
 import org.apache.pulsar.client.api.Reader;
 import org.apache.pulsar.client.api.SubscriptionInitialPosition;
 import org.apache.pulsar.client.api.SubscriptionType;
+import org.apache.pulsar.client.api.TopicMessageId;
 import org.apache.pulsar.client.api.transaction.Transaction;
 
 /**
@@ -50,6 +52,9 @@ final class Histories {
     private final Transactions.World world;
     private final Random random;
     private final boolean cumulative;
+    private final boolean partitioned;
+    private final String topic;
+    private final Producer<byte[]> plain;
     private final Producer<byte[]> batching;
     private final Producer<byte[]> chunking;
     private final ConsumerBuilder<byte[]> builder;
@@ -79,18 +84,21 @@ final class Histories {
         random = new Random(seed);
         cumulative = random.nextInt(3) == 0;
         SubscriptionType type = one(cumulative ? CUMULATIVE : ONE_BY_ONE);
+        partitioned = random.nextInt(4) == 0;
+        topic = partitioned ? world.server().partitioned(2) : world.topic();
         subscribed("hold", SubscriptionType.Exclusive).subscribe().close(); // else the log would be trimmed now and then
-        batching = world.client().newProducer().topic(world.topic()).batchingMaxMessages(1000)
+        plain = world.client().newProducer().topic(topic).enableBatching(false).sendTimeout(0, TimeUnit.SECONDS).create();
+        batching = world.client().newProducer().topic(topic).batchingMaxMessages(1000)
                 .batchingMaxPublishDelay(1, TimeUnit.SECONDS).sendTimeout(0, TimeUnit.SECONDS).create();
-        chunking = world.client().newProducer().topic(world.topic()).enableBatching(false).enableChunking(true)
+        chunking = world.client().newProducer().topic(topic).enableBatching(false).enableChunking(true)
                 .chunkMaxMessageSize(100).sendTimeout(0, TimeUnit.SECONDS).create();
         builder = subscribed("s", type);
         consumer = builder.subscribe();
-        told.append(type).append('\n');
+        told.append(type).append(partitioned ? " of two partitions\n" : "\n");
     }
 
     private ConsumerBuilder<byte[]> subscribed(String name, SubscriptionType type) {
-        return world.client().newConsumer().topic(world.topic()).subscriptionName(name).subscriptionType(type)
+        return world.client().newConsumer().topic(topic).subscriptionName(name).subscriptionType(type)
                 .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest).isAckReceiptEnabled(true)
                 .acknowledgmentGroupTime(0, TimeUnit.SECONDS).enableBatchIndexAcknowledgment(true);
     }
@@ -100,7 +108,7 @@ final class Histories {
     }
 
     private void compare(int seed) throws Exception {
-        try (batching; chunking) {
+        try (plain; batching; chunking) {
             for (int step = 0; step < STEPS; step++) {
                 told.append(step(random.nextInt(100))).append('\n');
             }
@@ -109,6 +117,7 @@ final class Histories {
             }
             consumer.close();
             whatIsLeft();
+            log();
         } finally {
             consumer.close();
         }
@@ -136,11 +145,13 @@ final class Histories {
 
     private String step(int what) throws Exception {
         Open in = open.isEmpty() || random.nextInt(4) == 0 ? null : one(open);
-        if (what < 10) {
+        if (what < 2) {
+            return timedOut();
+        } else if (what < 10) {
             open.add(new Open("x" + begun++, world.begin()));
             return "begin " + open.get(open.size() - 1).name;
         } else if (what < 25) {
-            return "send " + send(world.producer(), 1, in);
+            return "send " + send(plain, 1, in);
         } else if (what < 28) {
             return "chunks " + send(chunking, 1, in);
         } else if (what < 31) {
@@ -152,7 +163,7 @@ final class Histories {
         } else if (what < 86 && in != null) {
             open.remove(in);
             return end(in, random.nextInt(3) > 0);
-        } else if (what > 85 && what < 88 && !ids.isEmpty()) {
+        } else if (what > 85 && what < 88 && !ids.isEmpty() && !partitioned) { // of several topics a client takes no id
             int at = random.nextInt(ids.size());
             consumer.seek(ids.get(at));
             eventually(consumer::isConnected, "a connection behind the seek");
@@ -169,7 +180,7 @@ final class Histories {
             unload();
             return "unload";
         }
-        return "last " + names.getOrDefault(key(consumer.getLastMessageIds().get(0)), "none");
+        return "last " + consumer.getLastMessageIds().stream().map(id -> names.getOrDefault(key(id), "none")).sorted().toList();
     }
 
     private static String key(MessageId id) {
@@ -187,28 +198,56 @@ final class Histories {
         producer.flush();
         int first = ids.size();
         for (var each : sent) {
-            names.put(key(each.get(SECONDS_MAX, TimeUnit.SECONDS)), "m" + ids.size());
-            if (producer != chunking) { // which chunks a client acknowledges depends on what it has got
-                alive.add(ids.size());
-            }
-            if (in != null) {
-                in.sent.add(ids.size());
-            }
-            ids.add(each.get());
+            sent(each.get(SECONDS_MAX, TimeUnit.SECONDS), in, producer != chunking);
         }
         return "m" + first + " to m" + (ids.size() - 1) + (in == null ? "" : " in " + in.name);
     }
 
-    private String delayed(Open in) throws Exception {
-        var message = in == null ? world.producer().newMessage() : world.producer().newMessage(in.transaction);
-        MessageId id = message.deliverAfter(200 + random.nextInt(300), TimeUnit.MILLISECONDS)
-                .value(("m" + ids.size()).getBytes()).send();
+    /** Which chunks a client acknowledges depends on what it has got. */
+    private void sent(MessageId id, Open in, boolean acknowledged) {
         names.put(key(id), "m" + ids.size());
-        alive.add(ids.size());
+        if (acknowledged) {
+            alive.add(ids.size());
+        }
         if (in != null) {
             in.sent.add(ids.size());
         }
-        ids.add(id);
+        String part = topic + "-partition-" + ((MessageIdAdv) id).getPartitionIndex();
+        ids.add(partitioned ? TopicMessageId.create(part, id) : id);
+    }
+
+    /** One that sends and acknowledges, and is aborted by its coordinator. */
+    private String timedOut() throws Exception {
+        Transaction late = world.begin(3_000);
+        sent(plain.newMessage(late).key("k0").value(("m" + ids.size()).getBytes()).send(), null, false);
+        String said = "time out after m" + (ids.size() - 1);
+        if (!cumulative && !alive.isEmpty()) {
+            said += ", " + acknowledge(new Open("it", late), false);
+        }
+        eventually(() -> late.getState() == Transaction.State.TIME_OUT, "the client's time-out");
+        String path = "/admin/v3/transactions/transactionMetadata/" + late.getTxnID().getMostSigBits() + "/"
+                + late.getTxnID().getLeastSigBits();
+        eventually(() -> {
+            try {
+                world.server().adminPath("GET", path, "");
+                return false;
+            } catch (AssertionError missing) {
+                return true;
+            }
+        }, "the coordinator's");
+        try {
+            late.commit().get(SECONDS_MAX, TimeUnit.SECONDS);
+            return said + ", committed";
+        } catch (ExecutionException refused) {
+            return said + ", " + refused.getCause().getClass().getSimpleName();
+        }
+    }
+
+    private String delayed(Open in) throws Exception {
+        var message = in == null ? plain.newMessage() : plain.newMessage(in.transaction);
+        MessageId id = message.key("k0").deliverAfter(200 + random.nextInt(300), TimeUnit.MILLISECONDS)
+                .value(("m" + ids.size()).getBytes()).send();
+        sent(id, in, true);
         return "m" + (ids.size() - 1) + (in == null ? "" : " in " + in.name);
     }
 
@@ -260,31 +299,74 @@ final class Histories {
         }
     }
 
+    private List<String> parts() {
+        return partitioned ? List.of(topic + "-partition-0", topic + "-partition-1") : List.of(topic);
+    }
+
     private void unload() throws Exception {
-        world.server().admin("PUT", world.topic(), "/unload", "");
-        var before = List.of(world.producer(), batching, chunking);
+        for (String part : parts()) {
+            world.server().admin("PUT", part, "/unload", "");
+        }
+        var before = List.of(plain, batching, chunking);
         eventually(() -> {
-            world.server().admin("GET", world.topic(), "/stats", "");
+            for (String part : parts()) {
+                world.server().admin("GET", part, "/stats", "");
+            }
             return consumer.isConnected() && before.stream().allMatch(Producer::isConnected);
         }, "connections");
     }
 
+    private static int number(Message<byte[]> message) {
+        return Integer.parseInt(text(message).substring(1).trim());
+    }
+
+    /** A third of it is acknowledged by transactions that are aborted, and one by one goes to the dead letters. */
     private void whatIsLeft() throws Exception {
-        try (Consumer<byte[]> last = builder.subscribe()) {
-            var left = new TreeSet<Integer>();
+        var left = new TreeSet<Integer>();
+        var aborted = new TreeSet<Integer>();
+        ConsumerBuilder<byte[]> again = builder;
+        if (!cumulative) {
+            again = builder.clone().negativeAckRedeliveryDelay(100, TimeUnit.MILLISECONDS).deadLetterPolicy(
+                    DeadLetterPolicy.builder().maxRedeliverCount(2).deadLetterTopic(world.topic() + "-dead").build());
+        }
+        try (Consumer<byte[]> last = again.subscribe()) {
             Message<byte[]> message;
             while ((message = last.receive(2, TimeUnit.SECONDS)) != null) {
-                left.add(Integer.parseInt(text(message).substring(1).trim()));
+                int number = number(message);
+                left.add(number);
+                if (cumulative) {
+                    continue;
+                } else if (number % 3 == 0) {
+                    last.negativeAcknowledge(message);
+                } else if (number % 3 == 1 && aborted.add(number)) {
+                    Transaction transaction = world.begin();
+                    Transactions.acknowledge(last, message, transaction);
+                    Transactions.abort(transaction);
+                } else {
+                    last.acknowledge(message);
+                }
             }
-            told.append("left ").append(left).append('\n');
         }
-        try (Reader<byte[]> reader = world.client().newReader().topic(world.topic()).startMessageId(MessageId.earliest)
-                .create()) {
-            List<String> log = new ArrayList<>();
+        told.append("left ").append(left).append('\n');
+        if (!cumulative) { // at least once; with others of their batches, as redeliveries are counted by entry
+            told.append("dead ").append(read(world.topic() + "-dead").stream().filter(n -> n % 3 == 0).distinct().sorted()
+                    .toList()).append('\n');
+        }
+    }
+
+    private List<Integer> read(String from) throws Exception {
+        try (Reader<byte[]> reader = world.client().newReader().topic(from).startMessageId(MessageId.earliest).create()) {
+            List<Integer> found = new ArrayList<>();
             while (reader.hasMessageAvailable()) {
-                log.add(text(reader.readNext(SECONDS_MAX, TimeUnit.SECONDS)).trim());
+                found.add(number(reader.readNext(SECONDS_MAX, TimeUnit.SECONDS)));
             }
-            told.append("log ").append(log).append('\n');
+            return found;
+        }
+    }
+
+    private void log() throws Exception {
+        for (String part : parts()) {
+            told.append("log ").append(read(part)).append('\n');
         }
     }
 }
