@@ -11,7 +11,7 @@ SECONDS_PER_LOAD ?= 10
 # Images of Python set it. Without bytecode each process that a test starts compiles 440 modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup standalone test test-quick check bytecode docs bookkeeper-jars test-apache-bookkeeper audit bench bench-admin bench-compare bench-cluster simulate simulate-balancer test-failures chaos nightly fuzz fuzz-login interop-clients interop-cluster interop-flink chart-renderings test-chart test-chart-live test-console console-pictures format clean
+.PHONY: help setup standalone test test-quick check bytecode docs bookkeeper-jars test-apache-bookkeeper audit bench bench-admin bench-compare bench-cluster simulate simulate-balancer test-failures chaos nightly fuzz fuzz-login interop-clients interop-cluster interop-compaction interop-flink chart-renderings test-chart test-chart-live test-console console-pictures format clean
 
 help:  ## this text
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -153,6 +153,10 @@ interop-clients: $(STAMP)  ## the official Go and Java clients (ONLY=go, java or
 
 interop-cluster: $(STAMP)  ## Go, Java and Node clients (ONLY=go ...) in a cluster whose bundles move and whose owner is killed
 	$(BIN)/python -m tests.interop.moving_cluster $(if $(ONLY),--only $(ONLY))
+
+interop-compaction: $(STAMP)  ## compacted topics that Go, Java, Node and C++ clients write and read at random [SERVICE_URL= ADMIN_URL= of a server] [SEEDS=20] [SEED=first]
+	$(BIN)/python -m tests.interop.compacted_by_clients --seeds $(or $(SEEDS),20) --first $(or $(SEED),0) $(if $(ONLY),--only $(ONLY)) \
+		$(if $(SERVICE_URL),--service-url $(SERVICE_URL) --admin-url $(ADMIN_URL))
 
 interop-flink: $(STAMP)  ## Flink's exactly-once sink while jobs, topics and the broker fail [SERVICE_URL= ADMIN_URL= of a server] [ROUNDS=2]
 	$(BIN)/python -m tests.interop.flink_copies --rounds $(or $(ROUNDS),2) \

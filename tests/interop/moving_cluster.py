@@ -57,7 +57,7 @@ _KINDS: Final = ((1, "single"), (50, "single"), (200, "batched"))
 class Language:
     """
     Attributes:
-        build, run: commands in ``folder``.
+        build, run: commands in ``folder``; "{name}" is the program, "{Class}" its class.
         needs: a file of the folder with which building can be left out; "": none.
     """
 
@@ -66,9 +66,14 @@ class Language:
     run: tuple[str, ...]
     needs: str = ""
 
+    def command(self, program: str) -> list[str]:
+        return [word.format(name=program, Class=program.capitalize()) for word in self.run]
+
 
 LANGUAGES: Final = {
-    "go": Language("go", ("go", "build", "-o", "build/traffic", "./traffic"), ("build/traffic",)),
+    "go": Language(
+        "go", ("go", "build", "-o", "build/", "./traffic", "./views"), ("build/{name}",)
+    ),
     "java": Language(
         "java",
         (
@@ -77,13 +82,13 @@ LANGUAGES: Final = {
         ),
         (
             *("java", "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"),
-            *("-cp", "build/classes:build/lib/*", "interop.Traffic"),
+            *("-cp", "build/classes:build/lib/*", "interop.{Class}"),
         ),
     ),
     "node": Language(
         "node",
         ("npm", "install", "--no-audit", "--no-fund"),
-        ("node", "traffic.js"),
+        ("node", "{name}.js"),
         "node_modules/pulsar-client/lib/binding/pulsar.node",
     ),
 }
@@ -140,7 +145,7 @@ class Program:
         language = LANGUAGES[name]
         arguments = [f"{each.topic},{each.window},{each.kind}" for each in self.topics]
         self._process = subprocess.Popen(
-            [*language.run, url, *arguments],
+            [*language.command("traffic"), url, *arguments],
             cwd=_HERE / language.folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
