@@ -296,6 +296,11 @@ class Sums:
     silent: Mapping[str, str]
     """Brokers that gave no answer, and why."""
 
+    @property
+    def lacks_some(self) -> bool:
+        """Whether there are topics that no broker has loaded: nobody knows their figures."""
+        return self.is_complete and not self.silent and self.topics > self.read[1]
+
 
 def sums_of(found: NamespaceSums) -> Sums:
     rows = list(found.rows.values())

@@ -171,7 +171,9 @@ class PulsarSource(Source):
 
     async def namespaces(self, *, partial: bool = False) -> NamespaceSums:
         """Of all topics that the last snapshot has, also where a part would do."""
-        return NamespaceSums(sums_by_namespace((await self._figures()).topics))
+        topics = (await self._figures()).topics
+        loaded = sum(row.get("msgRateIn") is not None for row in topics)
+        return NamespaceSums(sums_by_namespace(topics), read=(loaded, loaded))
 
     async def topic_stats(
         self, topic: TopicPath, query: ClientQuery, subscriptions_max: int, *, producers: bool

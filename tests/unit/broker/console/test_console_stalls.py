@@ -53,6 +53,20 @@ async def test_a_subscription_of_one_partition_alone_is_told(client: httpx.Async
     assert page.count('class="sy w"') == 1  # of the other one
 
 
+async def test_the_overview_says_that_it_lacks_topics_that_nobody_has_loaded(
+    client: httpx.AsyncClient,
+) -> None:
+    """After a restart of a broker that is each topic: a backlog of 0 would be a false rest."""
+    assert (await client.put(f"/admin/v2/{TOPIC}/subscription/s")).is_success
+    page = unescape((await client.get("/console/")).text)
+    assert "No subscription has a backlog." in page
+    assert "that no broker has loaded" not in page
+    assert (await client.put(f"/admin/v2/{TOPIC}/unload")).is_success
+    page = unescape((await client.get("/console/")).text)
+    assert "No subscription of a loaded topic has a backlog." in page
+    assert "topics that no broker has loaded" in page
+
+
 async def test_the_page_of_a_topic_tells_that_a_producer_was_refused(
     client: httpx.AsyncClient, broker: Broker
 ) -> None:
