@@ -85,7 +85,9 @@ _LINGER_S = 5.0
 _OUTGOING_BYTES_MAX = 16 * 1024 * 1024
 """Unsent bytes at which the client's commands wait until it reads."""
 _HELD_BYTES_MAX = 1024 * 1024
-"""Of reads whose SENDs wait for the next read of the same turn."""
+_HELD_SENDS_MAX = 512
+"""SENDs wait for the next read of the same turn while there are no more of them, and no more bytes
+of such reads. Then others have their turn: the loop would go on for 32 reads."""
 _JOIN_MEAN_BYTES = 2048
 """Below this mean size one joined copy is cheaper than a vector of small pieces."""
 _JOIN_BELOW_BYTES = 4096
@@ -237,13 +239,22 @@ class Connection(asyncio.BufferedProtocol):
         # What was accepted before a bad frame is published: a malformed frame ends the connection,
         # not the messages in front of it.
         held = self._held_bytes + nbytes
-        if nbytes < self._asked_bytes or held > _HELD_BYTES_MAX or self.read_max or self.closed:
+        is_filled = 0 < nbytes == self._asked_bytes
+        is_enough = held > _HELD_BYTES_MAX or self.sends.collected > _HELD_SENDS_MAX
+        if not is_filled or is_enough or self.read_max or self.closed:
             self._held_bytes = 0
             self.sends.publish(held)
+            if is_filled and is_enough:
+                self.pause_reading(PauseReason.TURN)
+                self._loop.call_soon(self._read_on)
         else:  # the loop reads again at once, as the read filled its room: one append for all
             if not self._held_bytes:
                 self._loop.call_soon(self._publish_held)
             self._held_bytes = held
+
+    def _read_on(self) -> None:
+        if not self._rest:  # else after those commands
+            self.resume_reading(PauseReason.TURN)
 
     def _publish_held(self) -> None:
         """No read has followed that published them."""

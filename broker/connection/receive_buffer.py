@@ -27,7 +27,7 @@ class PauseReason(IntEnum):
     TASKS = 8  # too many of its requests are under way
     RATE = 16  # a publish limit
     ACCESS = 32  # its rights are being looked up
-    TURN = 64  # one read has brought more commands than a turn of the loop has time for
+    TURN = 64  # it has sent more commands than a turn of the loop has time for
 
 
 class SharedBuffer:

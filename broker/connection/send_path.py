@@ -328,6 +328,11 @@ class SendPath:
         batch = self._batches[producer_id] = PublishBatch(producer, [], [], [], [])
         return batch
 
+    @property
+    def collected(self) -> int:
+        """SENDs that wait to be published."""
+        return sum(len(batch.sequence_ids) for batch in self._batches.values())
+
     def publish(self, read_bytes: int = 0) -> None:
         """The read, of ``read_bytes``, is over: every producer's batch goes to its topic."""
         self._messages.read_done(read_bytes)

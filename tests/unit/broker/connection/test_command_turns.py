@@ -12,6 +12,7 @@ from magnetar.broker.connection import command_turns
 from magnetar.broker.connection import connection as connection_module
 from magnetar.broker.connection.command_turns import COMMAND_COST
 from magnetar.broker.connection.handlers import HANDLERS
+from magnetar.broker.connection.receive_buffer import SHARED_BYTES
 from magnetar.broker.producer.producer import PublishBatch
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.topic.persistent_topic import PersistentTopic
@@ -205,4 +206,27 @@ async def test_what_waits_for_the_next_read_has_a_bound(monkeypatch: pytest.Monk
     await asyncio.sleep(0)
     assert sum(sizes) == 60
     assert max(sizes) * 100_000 < 2_000_000  # a megabyte, and the read that goes beyond it
+    await broker.close()
+
+
+async def test_a_client_that_sends_much_is_read_again_in_the_next_tick(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise the loop reads 32 times in a row: 10 MiB at once held all others for 25 ms."""
+    broker, client, sizes = await published(monkeypatch)
+    data = memoryview(b"".join(message(n) for n in range(20_000)))
+    start = 0
+    for _ in range(20_000 // connection_module._HELD_SENDS_MAX):
+        before = len(sizes)
+        while client.transport.reading and start < len(data):
+            piece = data[start : start + len(client.connection.get_buffer(-1))]
+            client.feed(piece)
+            start += len(piece)
+        assert len(sizes) <= before + 1
+        await asyncio.sleep(0)
+    assert sum(sizes) == 20_000
+    room = SHARED_BYTES // len(message(0))
+    assert max(sizes) <= connection_module._HELD_SENDS_MAX + room
+    assert client.transport.reading
+    await client.receive(20_000)
     await broker.close()
