@@ -97,8 +97,10 @@ func (p *program) view(topic string, seek []string) []string {
 	defer reader.Close()
 	if len(seek) > 0 {
 		check(reader.Seek(idOf(seek[0])))
-		for !reader.HasNext() { // what it says for a moment; something always follows
-			time.Sleep(time.Millisecond)
+		for until := time.Now().Add(patience); !reader.HasNext(); time.Sleep(time.Millisecond) {
+			if time.Now().After(until) { // it says so for a moment, but something always follows
+				panic("nothing after a seek")
+			}
 		}
 	}
 	var messages []pulsar.Message
