@@ -76,8 +76,9 @@ class NeverAnswers(OneBrokerIsSilent):
         return await super().call(method, path, query, body)
 
 
-async def test_a_console_may_end_while_it_reads_all_names() -> None:
+async def test_a_console_may_end_while_it_reads_all_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that waits for its turn is none yet: Python warns of one that is never awaited."""
+    monkeypatch.setattr("magnetar.broker.console.pulsar_source._WATCH_S", 0)
     api = NeverAnswers()
     source = PulsarSource(api)
     watching = asyncio.create_task(source.watch())
