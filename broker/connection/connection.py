@@ -240,11 +240,11 @@ class Connection(asyncio.BufferedProtocol):
         # not the messages in front of it.
         held = self._held_bytes + nbytes
         is_filled = 0 < nbytes == self._asked_bytes
-        is_enough = held > _HELD_BYTES_MAX or self.sends.collected > _HELD_SENDS_MAX
+        is_enough = is_filled and (held > _HELD_BYTES_MAX or self.sends.collected > _HELD_SENDS_MAX)
         if not is_filled or is_enough or self.read_max or self.closed:
             self._held_bytes = 0
             self.sends.publish(held)
-            if is_filled and is_enough:
+            if is_enough:
                 self.pause_reading(PauseReason.TURN)
                 self._loop.call_soon(self._read_on)
         else:  # the loop reads again at once, as the read filled its room: one append for all

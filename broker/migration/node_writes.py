@@ -1,5 +1,7 @@
 """Writes of nodes that may be repeated."""
 
+from contextlib import suppress
+
 from magnetar.metadata.errors import BadVersionError
 from magnetar.metadata.store import CREATE_ONLY, MetadataStore
 
@@ -12,10 +14,7 @@ async def put_node(store: MetadataStore, path: str, value: bytes, *, is_new: boo
             the refusal of a write that finds no node, and topics and cursors are very many.
     """
     if is_new:
-        try:
+        with suppress(BadVersionError):
             await store.put(path, value, CREATE_ONLY)
-        except BadVersionError:
-            pass
-        else:
             return
     await store.put(path, value)

@@ -78,7 +78,7 @@ class DirectProduce:
             or (topic := _topic(scope["raw_path"])) is None
             or not headers.keys().isdisjoint(_OF_PAGES)
             or self._sites.refusal("POST", scope["headers"]) is not None
-            or (method := self._may_by(scope, topic)) is None
+            or (method := self._authorized_by(scope, topic)) is None
         ):
             return False
         try:
@@ -104,7 +104,7 @@ class DirectProduce:
             self._authentication.authenticator.success(method)
         return True
 
-    def _may_by(self, scope: Scope, topic: TopicName) -> str | None:
+    def _authorized_by(self, scope: Scope, topic: TopicName) -> str | None:
         """By which method the client has shown that it may publish; None: it may not, or the layers
         have to find out."""
         caller, method = NOBODY, "none"
