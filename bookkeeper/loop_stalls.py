@@ -1,16 +1,17 @@
 """Turns of the event loop that held up all other work: how long, why, and where.
 
-A timer comes every ``BEAT_S``; how late it is is what is left of the turn that was under way when
-it was due, so that a loop with many short turns is never late, however busy. From that the time is
-taken in which the loop's thread was ready and had no processor (``schedstat`` of the thread): a
-busy machine is no fault of the turn. A thread of its own looks every ``BEAT_S`` whether a beat is
-overdue, and then notes where the loop's thread is.
+A timer comes every beat: half the threshold, or ``BEAT_S`` where that is more. How late it is is
+what is left of the turn that was under way when it was due, so that a loop with many short turns is
+never late, however busy; a turn just above the threshold may be missed. From that the time is taken
+in which the loop's thread was ready and had no processor (``schedstat`` of the thread): a busy
+machine is no fault of the turn. A thread of its own looks every beat whether one is overdue, and
+then notes where the loop's thread is.
 
 Causes: ``gc`` (more than half of it were collections), ``running`` (the thread computed),
 ``blocked`` (it waited in a system call, or for the GIL that another thread had).
 
-Cost while it is on: a hundred timers and as many wake-ups of a thread a second, together 2 % of a
-processor; nothing per turn or message. Off, which is the default, there is none of it.
+Cost while it is on: at most a hundred timers and as many wake-ups of a thread a second, together
+2 % of a processor; nothing per turn or message. Off, which is the default, there is none of it.
 """
 
 import asyncio
@@ -27,6 +28,7 @@ from typing import Any, Final
 logger = logging.getLogger(__name__)
 
 BEAT_S: Final = 0.01
+"""The least."""
 CAUSES: Final = ("running", "blocked", "gc")
 _FRAMES_MAX: Final = 12
 
@@ -60,6 +62,7 @@ class LoopStalls:
 
     def __init__(self, threshold_s: float) -> None:
         self.threshold_s = threshold_s
+        self._beat_s = max(BEAT_S, threshold_s / 2)
         self.seconds = dict.fromkeys(CAUSES, 0.0)
         self.counts = dict.fromkeys(CAUSES, 0)
         self.longest_s = dict.fromkeys(CAUSES, 0.0)
@@ -72,7 +75,7 @@ class LoopStalls:
         self._loop = asyncio.get_running_loop()
         self._ident = threading.get_ident()
         self._thread = _Thread()
-        self._due = self._loop.time() + BEAT_S
+        self._due = self._loop.time() + self._beat_s
         self._note()
         self._timer = self._loop.call_at(self._due, self._beat)
         self._watcher = threading.Thread(target=self._watch, name="loop stalls", daemon=True)
@@ -98,7 +101,7 @@ class LoopStalls:
             self._look(now - self._due)
         self._stack = []
         self._note()
-        self._due = self._loop.time() + BEAT_S
+        self._due = self._loop.time() + self._beat_s
         self._timer = self._loop.call_at(self._due, self._beat)
 
     def _look(self, late_s: float) -> None:
@@ -122,7 +125,7 @@ class LoopStalls:
         )
 
     def _watch(self) -> None:
-        while not self._closing.wait(BEAT_S):
+        while not self._closing.wait(self._beat_s):
             if self._loop.time() - self._due > self.threshold_s / 2 and not self._stack:
                 frame = sys._current_frames().get(self._ident)
                 self._stack = _told(frame) if self._loop.time() > self._due else []

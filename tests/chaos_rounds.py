@@ -26,7 +26,7 @@ from tests.simulation import rotation
 from tests.transfer_traffic import TransferTraffic
 
 TOPICS: Final = [f"persistent://public/default/chaos-{number}" for number in range(9)]
-ROUNDS: Final = int(os.environ.get("MAGNETAR_CHAOS_ROUNDS", "3"))
+ROUNDS: Final = int(os.environ.get("MAGNETAR_CHAOS_ROUNDS", "2"))
 TURN: Final = rotation.turn()  # of this commit
 SEED: Final = int(os.environ.get("MAGNETAR_CHAOS_SEED", str(TURN)))
 
@@ -53,7 +53,7 @@ class ChaosRounds(ABC):
     def _chosen(self) -> Iterator[str]:
         """By chance, and none of them is left out for long.
 
-        Few rounds take kinds in turn, from where the commit before ended: of two runs of three
+        Few rounds take kinds in turn, from where the commit before ended: of three runs of two
         rounds each kind is in one.
         """
         kinds = self.kinds

@@ -42,6 +42,9 @@ os.environ[stalls.VARIABLE] = str(stalls.STALL_MS)  # of all processes of tests
 # JVMs of tests live for seconds: half of what one costs is the second compiler, for code that is
 # run for minutes, and one collector is enough.
 os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Each ``httpx.get``, to http: as well, reads all authorities that it trusts: 40 ms of CPU for those
+# of the machine. No test goes to a server that one of them has signed.
+os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("authority.pem"))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -28,7 +28,7 @@ class Sender(threading.Thread):
                 topic: made.create_producer(topic, send_timeout_millis=60_000) for topic in TOPICS
             }
             number = 0
-            while not self._done.is_set():
+            while not self._done.wait(0.02):  # leaves the machine to what is being started
                 for topic, producer in producers.items():
                     producer.send(b"%d" % number)
                     self.acknowledged[topic].append(number)

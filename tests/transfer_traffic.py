@@ -87,6 +87,7 @@ class TransferClients:
         self.number = itertools.count().__next__
         self.refusals = Counter[str]()
         self.stopping = threading.Event()
+        self._rng = random.Random(seed)
         kinds = (pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Shared)
         self._clients: list[_TransferClient | _TransferReader] = [
             _TransferClient(self, place, kinds[place % len(kinds)], random.Random(seed + place))
@@ -127,7 +128,7 @@ class TransferClients:
         Raises:
             ConnectionClosedError, TimeoutError, OSError, RefusedError: not now.
         """
-        url = random.choice(self.web_urls())
+        url = self._rng.choice(self.web_urls())
         found = get(f"{url}/lookup/v2/topic/{topic.replace('://', '/')}")
         if found is None:
             raise RefusedError("look up")

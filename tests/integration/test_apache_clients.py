@@ -76,6 +76,7 @@ def shell_commands(shell: ApacheBookie, bookies: list[BookieProcess], ledger_id:
     assert "bookie-rpc" in endpoints, endpoints
 
 
+@pytest.mark.skipif(not NIGHTLY, reason="make nightly: JVMs that start")
 async def test_apaches_auto_recovery_copies_from_and_to_our_bookies(
     zookeeper: ZooKeeperProcess, tmp_path: Path
 ) -> None:

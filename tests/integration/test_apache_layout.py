@@ -145,6 +145,7 @@ async def marked(markers: UnderReplicationStore) -> list[int]:
     return [ledger_id async for ids in markers.ledger_ids() for ledger_id in ids]
 
 
+@pytest.mark.skipif(not NIGHTLY, reason="make nightly: JVMs that start")
 async def test_both_kinds_of_auto_recovery_know_each_others_nodes(
     zookeeper: ZooKeeperProcess, tmp_path: Path
 ) -> None:
@@ -315,6 +316,7 @@ async def are_copied(ledgers: Ledgers, ledger_ids: list[int], lost: str) -> bool
     return True
 
 
+@pytest.mark.skipif(not NIGHTLY, reason="make nightly: JVMs that start")
 def test_a_brokers_ledgers_are_on_bookies_of_both_kinds(
     zookeeper: ZooKeeperProcess, tmp_path: Path
 ) -> None:

@@ -34,7 +34,10 @@ from tests.official_client import client_of
 from tests.pulsar_broker import PulsarBroker, needs_pulsar
 from tests.zookeeper_process import ZooKeeperProcess
 
-pytestmark = needs_bookkeeper
+pytestmark = [
+    needs_bookkeeper,
+    pytest.mark.skipif(not NIGHTLY, reason="make nightly: minutes of JVMs that start"),
+]
 _PAGE = ROOT / "docs" / "operate" / "roll-bookies.md"
 _BLOCK = re.compile(r"^ *```sh\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _SECONDS = 600.0
@@ -194,7 +197,6 @@ def stop_all(bookies: Sequence[Bookie]) -> None:
 
 @pytest.mark.parametrize("recovery", ["ours", "apaches"])
 @pytest.mark.parametrize("broker", ["ours", pytest.param("pulsars", marks=needs_pulsar)])
-@pytest.mark.skipif(not NIGHTLY, reason="make nightly: minutes of JVMs that start")
 def test_bookies_are_rolled_one_by_one_forth_and_back(
     zookeeper: ZooKeeperProcess, tmp_path: Path, broker: str, recovery: str
 ) -> None:

@@ -149,7 +149,7 @@ class ClusterChaos(ChaosRounds):
 def test_random_kills(tmp_path: Path) -> None:
     """Any process of the cluster, one after the other; what was killed is started again."""
     rng = random.Random(SEED)
-    compactions = "brokerServiceCompactionMonitorIntervalInSeconds=2"
+    compactions = "brokerServiceCompactionMonitorIntervalInSeconds=5"
     transactions = "transactionCoordinatorEnabled=true"
     options = ("--broker-set", compactions, "--broker-set", transactions)
     with cluster_of(tmp_path, *options) as cluster:
@@ -157,11 +157,15 @@ def test_random_kills(tmp_path: Path) -> None:
             *start_traffic(cluster.service_url, TOPICS),
             *start_features(cluster.service_url, cluster.web_urls),
         ]
-        all_go_on(traffic, "the start")
-        visits = Visits(cluster.web_urls, TOPICS, SEED)
-        visits.start()
-        chaos = ClusterChaos(cluster, traffic, visits, rng)
-        chaos.run()
-        visits.stop()
-        check_nothing_moved(cluster.web_urls[0], TOPICS, {"keeper", "traffic"})
-        chaos.print_table(stop_and_check(cluster.service_url, traffic))
+        try:
+            all_go_on(traffic, "the start")
+            visits = Visits(cluster.web_urls, TOPICS, SEED)
+            visits.start()
+            chaos = ClusterChaos(cluster, traffic, visits, rng)
+            chaos.run()
+            visits.stop()
+            check_nothing_moved(cluster.web_urls[0], TOPICS, {"keeper", "traffic"})
+            chaos.print_table(stop_and_check(cluster.service_url, traffic))
+        finally:
+            for each in traffic:
+                each.stop_sending()

@@ -284,6 +284,8 @@ def test_brokers_that_end_together_wait_for_none_of_them(
 ) -> None:
     with ExitStack() as stack:
         bookie, *brokers = roles(stack, tmp_path, zookeeper, "bookie", "broker", "broker")
+        for each in brokers:  # the leader of a busy machine warns of its load
+            each.add_settings("loadBalancerBrokerOverloadedThresholdPercentage=1000")
         for each in (bookie, *brokers):
             each.start()
         client = pulsar.Client(brokers[0].service_url, operation_timeout_seconds=60)

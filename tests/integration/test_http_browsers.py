@@ -165,7 +165,7 @@ def test_own_pages_and_links_to_them_work(
     page.goto(evil_url)
     with page.expect_navigation():
         page.evaluate("url => { location = url; }", f"{base}/docs")
-    page.wait_for_selector(".opblock-tag")  # Swagger UI has read the document
+    page.wait_for_selector(".opblock-tag", timeout=120_000)  # Swagger UI has read the document
     assert fetch(page, f"{base}{SUBSCRIPTION}/skip_all", method="POST") == (204, "")
     wait_until(lambda: backlog(broker) == 0, "the page has skipped the backlog")
     assert opens(page, f"ws://localhost:{broker.web_port}/ws/v2/producer/{TOPIC}") == "open"

@@ -72,7 +72,9 @@ class Language:
 
 LANGUAGES: Final = {
     "go": Language(
-        "go", ("go", "build", "-o", "build/", "./traffic", "./views"), ("build/{name}",)
+        "go",
+        ("go", "build", "-o", "build/", "./traffic", "./views", "./transactions"),
+        ("build/{name}",),
     ),
     "java": Language(
         "java",

@@ -4,6 +4,7 @@
 """
 
 from collections import deque
+from dataclasses import replace
 from typing import Any, Final
 
 from magnetar.bookkeeper import codes
@@ -131,7 +132,11 @@ def the_first_reply_is_of_the_whole_request(plant: Plant) -> None:
 
 @BUGS.of(APACHE, defect="a bookie refuses adds above its limit")
 def a_bookie_takes_all_adds(plant: Plant) -> None:
-    plant.set(AddChannel, "_has_room", lambda _: True)
+    def made(self: AddChannel, *arguments: Any, **named: Any) -> None:
+        make(self, *arguments, **named)
+        self._config = replace(self._config, entries_max=2**31)
+
+    make = plant.set(AddChannel, "__init__", made)
 
 
 # Bytes

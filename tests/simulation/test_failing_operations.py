@@ -107,4 +107,4 @@ def test_reads_find_what_is_there_or_can_not_tell_now() -> None:
     assert ONLY or len(reads) > 150
     _, ran = _check(reads, _NOTHING_THERE)
     # Four of ten ask the storage: a draw of 20 may hold few that do.
-    assert ran
+    assert ran or ONLY

@@ -33,9 +33,9 @@ def compute(seconds: float) -> None:
 
 async def hold(watch: LoopStalls, what: Any) -> None:
     watch.start()
-    await asyncio.sleep(3 * loop_stalls.BEAT_S)
+    await asyncio.sleep(2 * watch.threshold_s)  # four beats
     what()
-    await asyncio.sleep(3 * loop_stalls.BEAT_S)
+    await asyncio.sleep(2 * watch.threshold_s)  # four beats
     watch.close()
 
 
