@@ -81,20 +81,13 @@ def encode_heads(
     return encoded, length
 
 
-def decode_header(packet: Buffer, offset: int = 0) -> PacketHeader:
-    """The header at ``offset``.
+def decode_header(packet: Buffer) -> PacketHeader:
+    """The header that it begins with.
 
     Raises:
-        struct.error: fewer than 36 bytes are left.
+        struct.error: fewer than 36 bytes.
     """
-    return PacketHeader._make(PACKET_HEADER.unpack_from(packet, offset))
-
-
-def payload_digest(head: Buffer, body: Buffer = b"") -> int:
-    """CRC32C that the digest field of ``head`` (packet header and application head) must hold."""
-    view = memoryview(head)
-    digest = crc32c(view[PACKET_HEADER_BYTES:], crc32c(view[:_DIGESTED_BYTES]))
-    return crc32c(body, digest)
+    return PacketHeader._make(PACKET_HEADER.unpack_from(packet))
 
 
 def is_intact(packet: Buffer) -> bool:
@@ -102,4 +95,5 @@ def is_intact(packet: Buffer) -> bool:
     if len(packet) < PACKET_HEADER_BYTES:
         return False
     (digest,) = _DIGEST.unpack_from(packet, _DIGESTED_BYTES)
-    return bool(digest == payload_digest(packet))
+    view = memoryview(packet)
+    return bool(digest == crc32c(view[PACKET_HEADER_BYTES:], crc32c(view[:_DIGESTED_BYTES])))

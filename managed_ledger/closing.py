@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from magnetar.bookkeeper.errors import LedgerError
 from magnetar.managed_ledger.append_path import DRAIN_TIMEOUT_S
+from magnetar.managed_ledger.cursor.cursor import Cursor
 from magnetar.managed_ledger.errors import (
     AppendFailedError,
     CursorClosedError,
@@ -25,7 +26,6 @@ from magnetar.managed_ledger.trim_path import DELETED_AT_ONCE, DOOMED_MAX
 from magnetar.metadata.errors import MetadataError, NotFoundError
 
 if TYPE_CHECKING:
-    from magnetar.managed_ledger.cursor.cursor import Cursor
     from magnetar.managed_ledger.managed_ledger import ManagedLedger
 
 

@@ -73,14 +73,12 @@ class IdGenerator:
     before its first id is given; what a process doesn't use is skipped.
     """
 
-    def __init__(
-        self, store: MetadataStore, path: str, block: int = 1000, first_id: int = 0
-    ) -> None:
-        if block < 1 or first_id < 0:
-            raise ValueError(f"block {block}, first id {first_id}")
+    def __init__(self, store: MetadataStore, path: str, block: int = 1000) -> None:
+        if block < 1:
+            raise ValueError(f"block {block}")
         self._store, self._path, self._block = store, path, block
-        self._next = self._end = first_id  # ids [_next, _end) are reserved for us
-        self._floor = first_id  # no block begins below
+        self._next = self._end = 0  # ids [_next, _end) are reserved for us
+        self._floor = 0  # no block begins below
         self._fetching = asyncio.Lock()
 
     def skip(self, count: int) -> None:

@@ -1,7 +1,5 @@
 """Sorts names of many nodes without holding up the loop: ZooKeeper lists children in no order."""
 
-from __future__ import annotations
-
 import asyncio
 from bisect import bisect_left
 from collections.abc import Sequence

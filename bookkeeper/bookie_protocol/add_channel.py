@@ -180,9 +180,6 @@ class AddChannel:
         pairs = zip(request.heads, request.bodies, strict=True)
         return all(len(head) + len(body) <= room for head, body in pairs)
 
-    def _has_room(self) -> bool:
-        return self._in_flight.entries < self._config.entries_max
-
     def _refuse(self, request: AddRequest, code: int) -> None:
         self._loop.call_soon(_answer, request, code)
 
@@ -215,8 +212,7 @@ class AddChannel:
         if connection is None:
             return
         pieces: list[Buffer] = []
-        while self._queue and self._has_room():
-            room = self._config.entries_max - self._in_flight.entries
+        while self._queue and (room := self._config.entries_max - self._in_flight.entries) > 0:
             request = _take_neighbours(self._queue, room)
             if self._begin(request):
                 pieces += self._frames(request)
@@ -233,7 +229,7 @@ class AddChannel:
                 connection.write_all(self._frames(request))
         for request, code in done:
             self._done(request, code if self._is_own or code == EOK.v2 else from_v2(code))
-        if self._queue:
+        if self._queue and not self._is_sending:  # it waited for room
             self._send_queued()
 
     def _done(self, request: AddRequest, code: int) -> None:

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
 from magnetar.bookkeeper.client.ledger_store import LedgerStore
@@ -73,7 +72,6 @@ async def decommission(
     markers: UnderReplicationStore,
     *,
     config: ReplicationConfig | None = None,
-    registered: Callable[[], Awaitable[Collection[str]]] | None = None,
 ) -> AsyncGenerator[DecommissionState, None]:
     """Wait until nothing names the stopped ``bookie``, then delete its cookie.
 
@@ -85,11 +83,7 @@ async def decommission(
         LedgerMetadataError: a ledger can't be read, and may name the bookie.
         MetadataError: the store failed; begin again.
     """
-    config, registered = (
-        config or ReplicationConfig(),
-        registered or partial(read_registered, store),
-    )
-    run = _Decommission(bookie, store, ledgers, markers, config, registered)
+    run = _Decommission(bookie, store, ledgers, markers, config or ReplicationConfig())
     try:
         async with aclosing(run.states()) as states:
             async for state in states:
@@ -105,7 +99,6 @@ class _Decommission:
     _ledgers: LedgerStore
     _markers: UnderReplicationStore
     _config: ReplicationConfig
-    _registered: Callable[[], Awaitable[Collection[str]]]
 
     def __post_init__(self) -> None:
         self._left: dict[int, str] = {}  # ledger -> why it waits
@@ -204,7 +197,7 @@ class _Decommission:
         self._wake.clear()
 
     async def _check_stopped(self) -> None:
-        if self._bookie in await self._registered():
+        if self._bookie in await read_registered(self._store):
             raise BookieRegisteredError(f"bookie {self._bookie} is registered: stop it first")
 
 

@@ -8,7 +8,7 @@ pause, and their markers say why.
 import asyncio
 import heapq
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
@@ -66,8 +66,6 @@ class ReplicationWorker:
         bookies: started by the caller.
         clock: wall clock in milliseconds since the epoch.
         location: ``/zone/upgrade-domain`` of this process.
-        registered: reads which bookies are there; default: from the store.
-        held: reads whose zone is down and waits for an operator; default: from the store.
 
     Attributes:
         metrics: counters for metrics.
@@ -85,8 +83,6 @@ class ReplicationWorker:
         config: ReplicationConfig | None = None,
         client_config: ClientConfig | None = None,
         location: str = "",
-        registered: Callable[[], Awaitable[Collection[str]]] | None = None,
-        held: Callable[[], Awaitable[Collection[str]]] | None = None,
     ) -> None:
         self.metrics = ReplicationMetrics()
         self._config = config or ReplicationConfig()
@@ -113,8 +109,8 @@ class ReplicationWorker:
             config=self._config,
             client_config=client_config or ClientConfig(),
             metrics=self.metrics,
-            registered=registered or partial(read_registered, store),
-            held=held or partial(read_suspended_bookies, store),
+            registered=partial(read_registered, store),
+            held=partial(read_suspended_bookies, store),
             is_stopped=self._is_stopped,
         )
         # Looked at, and marked then. Each has a time when it is due, and is forgotten then if

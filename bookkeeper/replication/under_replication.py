@@ -168,13 +168,12 @@ class UnderReplicationStore:
         store: MetadataStore,
         clock: Callable[[], int],
         layout: Layout | None = None,
-        root: str = UNDER_REPLICATION_ROOT,
     ) -> None:
-        self._store, self._clock, self._root = store, clock, root
+        self._store, self._clock = store, clock
         self._format = (layout or JsonLayout()).under_replication
-        self._markers = f"{root}/ledgers"
-        self._switch = f"{root}/disable"
-        self._delay = f"{root}/lostBookieRecoveryDelay"
+        self._markers = f"{UNDER_REPLICATION_ROOT}/ledgers"
+        self._switch = f"{UNDER_REPLICATION_ROOT}/disable"
+        self._delay = f"{UNDER_REPLICATION_ROOT}/lostBookieRecoveryDelay"
         self._locks: dict[str, MarkerLock] = {}
         self._lock_count = 0
 
@@ -322,18 +321,18 @@ class UnderReplicationStore:
 
     def watch_locks(self, on_free: Callable[[int], None]) -> Watch:
         """Calls ``on_free(ledger_id)`` when a worker's lock on a repair ended."""
-        prefix = f"{self._root}/locks/urL"
+        prefix = f"{UNDER_REPLICATION_ROOT}/locks/urL"
 
         def on_event(event: MetadataEvent) -> None:
             digits = event.path.removeprefix(prefix)
             if event.type is EventType.DELETED and digits.isdigit():
                 on_free(int(digits))
 
-        return self._store.watch(f"{self._root}/locks", on_event)
+        return self._store.watch(f"{UNDER_REPLICATION_ROOT}/locks", on_event)
 
     def lock_path(self, ledger_id: int) -> str:
         """Node of the lock on a ledger's repair."""
-        return f"{self._root}/locks/urL{ledger_id:010d}"
+        return f"{UNDER_REPLICATION_ROOT}/locks/urL{ledger_id:010d}"
 
     async def lock(self, ledger_id: int) -> MarkerLock | None:
         """The ledger is ours to repair until ``release``; None: another has it.
@@ -369,9 +368,9 @@ class UnderReplicationStore:
 
     async def repairs(self) -> dict[int, bytes]:
         """Ledgers that are locked now; the value tells one lock from the next."""
-        prefix = f"{self._root}/locks/urL"
+        prefix = f"{UNDER_REPLICATION_ROOT}/locks/urL"
         locks: dict[int, bytes] = {}
-        for name in await self._store.children(f"{self._root}/locks"):
+        for name in await self._store.children(f"{UNDER_REPLICATION_ROOT}/locks"):
             digits = name.removeprefix("urL")
             found = await self._store.get(prefix + digits) if digits.isdigit() else None
             if found is not None:
@@ -440,7 +439,7 @@ class UnderReplicationStore:
             except NotFoundError:
                 pass
             break
-        await ZoneStore(self._store, self._root).release()
+        await ZoneStore(self._store, UNDER_REPLICATION_ROOT).release()
 
     def watch_switch(self, on_change: Callable[[], None]) -> Watch:
         """Calls ``on_change`` when auto-recovery may have been switched on or off."""
@@ -501,7 +500,7 @@ class UnderReplicationStore:
     def _check_path(self, name: str) -> str:
         if name not in _CHECKS:
             raise ValueError(f"not a periodic check: {name!r}")
-        return f"{self._root}/{name}"
+        return f"{UNDER_REPLICATION_ROOT}/{name}"
 
     async def _change(
         self,

@@ -244,7 +244,7 @@ class Cursor:
         self.state.set_properties(properties)
         await self.flush()
 
-    async def set_cursor_properties(self, properties: Mapping[str, str], now_ms: int = 0) -> None:
+    async def set_cursor_properties(self, properties: Mapping[str, str]) -> None:
         """Replace the subscription's properties; a non-durable cursor has none.
 
         Raises:
@@ -256,7 +256,7 @@ class Cursor:
             return
         await self._become_busy()
         try:
-            await self._writer.update_node(properties, now_ms or self._view.now_ms())
+            await self._writer.update_node(properties, self._view.now_ms())
         except CursorFencedError as error:
             self._on_fenced(error)
             raise

@@ -85,8 +85,11 @@ class FileStore:
         def delete() -> None:
             path.unlink(missing_ok=True)
             _temporary(path).unlink(missing_ok=True)
-            if path.parent.exists():
-                _sync_directory(path.parent)
+            _remove_if_empty(path.parent)
+            for directory in (path.parent, self._root):
+                if directory.exists():
+                    _sync_directory(directory)
+                    break
 
         await _in(self._writers, delete)
 
@@ -105,16 +108,21 @@ class FileUpload:
     async def open(self) -> None:
         """Makes the file, and the directories above it."""
 
-        def make() -> None:
-            directory = self._path.parent
-            missing = [x for x in (directory, *directory.parents) if not x.exists()]
-            directory.mkdir(parents=True, exist_ok=True)
-            for made in missing:
-                _sync_directory(made.parent)
-            flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-            self._fd = os.open(_temporary(self._path), flags, 0o640)
+        await self._do(self._make)
 
-        await self._do(make)
+    def _make(self, tries: int = 10) -> None:
+        directory = self._path.parent
+        missing = [x for x in (directory, *directory.parents) if not x.exists()]
+        directory.mkdir(parents=True, exist_ok=True)
+        for made in missing:
+            _sync_directory(made.parent)
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        try:
+            self._fd = os.open(_temporary(self._path), flags, 0o640)
+        except FileNotFoundError:
+            if not tries:
+                raise
+            self._make(tries - 1)  # the last copy there was deleted meanwhile, and the directory
 
     async def write(self, buffers: Sequence[Buffer]) -> None:
         def write() -> None:
@@ -142,6 +150,8 @@ class FileUpload:
         def rename() -> None:
             os.rename(_temporary(self._path), self._path)
             _sync_directory(self._path.parent)
+            # Another upload may have made the directory, and not synced it yet.
+            _sync_directory(self._path.parent.parent)
             self._close()
 
         await self._do(rename)
@@ -153,6 +163,7 @@ class FileUpload:
             with contextlib.suppress(OSError):
                 self._close()
                 _temporary(self._path).unlink(missing_ok=True)
+                _remove_if_empty(self._path.parent)
 
     def _close(self) -> None:
         os.close(self._fd)
@@ -170,6 +181,11 @@ async def _in(threads: Executor, work: Callable[[], T]) -> T:
 
 def _temporary(path: Path) -> Path:
     return path.with_name(path.name + _TEMPORARY)
+
+
+def _remove_if_empty(directory: Path) -> None:
+    with contextlib.suppress(OSError):  # it isn't empty, or isn't there
+        directory.rmdir()
 
 
 def _pread(fd: int, offset: int, size: int) -> bytes:

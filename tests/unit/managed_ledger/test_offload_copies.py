@@ -1,6 +1,7 @@
 """Copies of ledgers: what is written, read back and read later, in memory and as files."""
 
 import asyncio
+import os
 import random
 import threading
 from collections.abc import Iterator
@@ -203,6 +204,11 @@ def files_below(root: Path) -> list[Path]:
     return sorted(x for x in root.rglob("*") if x.is_file())
 
 
+def left_in(root: Path) -> list[Path]:
+    """Directories, too."""
+    return list(root.iterdir())
+
+
 def file_job(root: Path, block_bytes: int = 500) -> CopyJob:
     copy = LedgerCopy(5, UUID, "filesystem", {URI: root.as_uri()})
     return replace(job_of(ENTRIES, block_bytes), copy=copy)
@@ -225,9 +231,28 @@ async def test_copies_are_files(files: FilesystemOffloader, tmp_path: Path) -> N
     with pytest.raises(CopyDamagedError, match=r"entry 0 of ledger 5.*CRC32C"):
         await reader.read(0, 0, 100)
     await files.delete(job.copy)
-    assert files_below(tmp_path) == []
+    assert left_in(tmp_path / "a b" / "copies") == []
     with pytest.raises(OffloadedReadError, match="No such file"):
         await reader.read(0, 0, 100)
+
+
+async def test_a_directory_that_goes_while_a_copy_is_made(
+    files: FilesystemOffloader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the last other copy in it is deleted."""
+    job, real = file_job(tmp_path), os.open
+
+    def late(path: Path, flags: int, mode: int = 0o777) -> int:
+        if str(path).endswith(".writing") and not gone:
+            gone.append(Path(path).parent)
+            gone[0].rmdir()
+        return real(path, flags, mode)
+
+    gone: list[Path] = []
+    monkeypatch.setattr(os, "open", late)
+    await files.offload(job, ListedLedger(ENTRIES))
+    assert gone == [tmp_path / "005"]
+    assert await read_all(await files.open(job.copy), 30) == ENTRIES
 
 
 async def test_what_a_crash_left_of_a_copy_is_deleted_with_it(
@@ -238,7 +263,7 @@ async def test_what_a_crash_left_of_a_copy_is_deleted_with_it(
     for kind in ("data", "index"):
         (tmp_path / "005" / f"{job.copy.name}.{kind}.writing").write_bytes(b"half")
     await files.delete(job.copy)
-    assert list((tmp_path / "005").iterdir()) == []
+    assert left_in(tmp_path) == []
 
 
 async def test_a_cancelled_copy_leaves_no_file(files: FilesystemOffloader, tmp_path: Path) -> None:
@@ -257,7 +282,7 @@ async def test_a_cancelled_copy_leaves_no_file(files: FilesystemOffloader, tmp_p
     copying.cancel()
     with pytest.raises(asyncio.CancelledError):
         await copying
-    assert files_below(tmp_path) == []
+    assert left_in(tmp_path) == []
 
 
 async def test_a_copy_cancelled_before_its_file_is_made(

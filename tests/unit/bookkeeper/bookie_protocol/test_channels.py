@@ -5,10 +5,17 @@ from collections import deque
 from dataclasses import replace
 from struct import pack, unpack_from
 
+import pytest
+
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.bookie_protocol import frames_v2 as v2
-from magnetar.bookkeeper.bookie_protocol.add_channel import EncodedAdds, _take_neighbours
+from magnetar.bookkeeper.bookie_protocol.add_channel import (
+    AddChannel,
+    EncodedAdds,
+    _take_neighbours,
+)
 from magnetar.bookkeeper.bookie_protocol.config import ProtocolConfig
+from magnetar.bookkeeper.bookie_protocol.connection import ConnectionV2
 from magnetar.bookkeeper.bookie_protocol.digests import CRC32C, Digest
 from magnetar.bookkeeper.bookie_protocol.read_channel import ReadChannel
 from magnetar.bookkeeper.errors import BookieUnavailableError
@@ -120,6 +127,31 @@ def test_neighbours_are_joined_as_far_as_there_is_room() -> None:
     queue = deque([row(7, 0, 9), row(7, 9, 1), row(7, 10, 2), row(7, 12, 1), row(7, 13, 1)])
     joined = [_take_neighbours(queue, 3) for _ in range(3)]
     assert [len(each.entry_ids) for each in joined] == [9, 3, 2], "the first one goes whole"
+
+
+async def test_a_reply_leaves_what_is_sent_in_this_turn_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
+
+    async def resolve(_: str) -> tuple[str, int]:
+        return "127.0.0.1", server.sockets[0].getsockname()[1]
+
+    channel = AddChannel("b", resolve, ProtocolConfig(), _crc32c, EncodedAdds())
+    sent: list[list[bytes]] = []
+    monkeypatch.setattr(ConnectionV2, "send", lambda _self, pieces: sent.append(pieces))
+    connection = await channel._connection.get()
+    channel.add(row(7, 0, 1))
+    await asyncio.sleep(0)
+    channel.add(row(7, 1, 1))
+    connection.data_received(v2.ENTRY_REPLY.pack(24, v2.header(v2.ADD), 0, 7, 0))
+    channel.add(row(7, 2, 1))
+    await asyncio.sleep(0)
+    assert channel.pending_requests == 2
+    assert len(sent) == 2, "the first one, and both others"
+    await channel.close()
+    server.close()
 
 
 def test_bookies_of_apaches_hear_nothing_of_creators() -> None:
