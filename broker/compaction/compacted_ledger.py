@@ -3,8 +3,9 @@
 import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.ledger_reader import LedgerReader
 from magnetar.bookkeeper.errors import LedgerError
 from magnetar.bookkeeper.transport import StoredRun
@@ -20,9 +21,6 @@ from magnetar.managed_ledger.offload.context import OffloadContext
 from magnetar.managed_ledger.offload.interfaces import EntryReader
 from magnetar.managed_ledger.offload.offload_path import OffloadPath
 from magnetar.managed_ledger.position import EARLIEST, Position
-
-if TYPE_CHECKING:
-    from magnetar.bookkeeper.client.client import BookKeeperClient
 
 _POSITIONS_MAX: Final = 100
 """Positions of entries that a search remembers: every search begins with the same ones."""

@@ -27,7 +27,7 @@ class CompactionPlaces:
 
     def __init__(self, bytes_per_s: Callable[[], int]) -> None:
         """bytes_per_s: asked again and again; 0: no limit."""
-        self._bytes_per_s = bytes_per_s
+        self.bytes_per_s = bytes_per_s
         self._all, self._large = asyncio.Semaphore(_RUNS_MAX), asyncio.Semaphore(_RUNS_MAX - 1)
         self._buckets = TokenBuckets(0, 0, _PERIOD_MS, 0)
         self._pieces = 0  # of all runs
@@ -35,7 +35,7 @@ class CompactionPlaces:
     @property
     def located_bytes(self) -> int:
         """What a process may read by itself at a time: at most a quarter of a second's."""
-        return min(LOCATED_BYTES, self._bytes_per_s() // 4 or LOCATED_BYTES)
+        return min(LOCATED_BYTES, self.bytes_per_s() // 4 or LOCATED_BYTES)
 
     @asynccontextmanager
     async def place(self, size: int) -> AsyncIterator[None]:
@@ -59,7 +59,7 @@ class CompactionPlaces:
         buckets, is_taken = self._buckets, False
         while True:
             now_ms = int(asyncio.get_running_loop().time() * 1000)
-            buckets.change(0, self._bytes_per_s(), _PERIOD_MS, now_ms)
+            buckets.change(0, self.bytes_per_s(), _PERIOD_MS, now_ms)
             if not is_taken:
                 buckets.take(0, size, now_ms)
                 is_taken = True

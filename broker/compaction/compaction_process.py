@@ -46,10 +46,6 @@ _NICE: Final = 5
 _STARVED_S: Final = 0.05
 """A piece takes some milliseconds, unless it waits for a processor."""
 
-_READ_BYTES_PER_S: Final = 60_000_000
-"""Of what it reads itself, in both passes: others' writes wait for the disk behind each of its
-reads, and faster ones make their p99 twice as long (decision 0094)."""
-
 Question: TypeAlias = tuple[int, int, int, Sequence[Buffer]]
 Answer: TypeAlias = tuple[int, int, list[Buffer]]
 """Status, number, entries."""
@@ -66,7 +62,7 @@ def serve(source: BinaryIO, partition: int, *, retains_keyless: bool) -> None:
     """
     die_with_parent()
     os.nice(_NICE)
-    reader = RunReader(_READ_BYTES_PER_S)
+    reader = RunReader()
     work = CompactionWork(partition, retains_keyless=retains_keyless, read=reader.read)
     threads = WorkThreads()
     with os.fdopen(1, "wb") as sink:
@@ -112,9 +108,9 @@ def answers(work: "CompactionWork", question: Question, do: "Do[Any]") -> Iterat
     elif kind == TAKE:
         yield DONE, 0, do(partial(work.take, ledger_id, first, entries))
     else:
-        done = 0
-        for run in decode_runs(entries):
-            kept = do(partial(work.on_run, kind, ledger_id, run))
+        done, located = 0, decode_runs(entries)
+        for run in located.runs:
+            kept = do(partial(work.on_run, kind, ledger_id, run, located.bytes_per_s))
             if kept is None:
                 break
             done += 1
@@ -182,7 +178,8 @@ class CompactionWork:
     """Core: two passes over entries as they lie in their ledgers.
 
     Args:
-        read: bodies of entries that lie in files of this machine; None: they aren't there.
+        read: bodies of entries that lie in files of this machine, by so many bytes a second at
+            most; None: they aren't there.
     """
 
     def __init__(
@@ -190,7 +187,7 @@ class CompactionWork:
         partition: int,
         *,
         retains_keyless: bool,
-        read: Callable[[StoredRun], Sequence[Buffer] | None],
+        read: Callable[[StoredRun, int], Sequence[Buffer] | None],
     ) -> None:
         self._partition, self._passes, self._read = partition, TwoPasses(retains_keyless), read
 
@@ -203,9 +200,11 @@ class CompactionWork:
         """Between the passes."""
         self._passes.choose()
 
-    def on_run(self, kind: int, ledger_id: int, run: StoredRun) -> list[Buffer] | None:
+    def on_run(
+        self, kind: int, ledger_id: int, run: StoredRun, bytes_per_s: int
+    ) -> list[Buffer] | None:
         """What `take` or `note` does; None: the entries aren't there, and nothing was done."""
-        found = self._read(run)
+        found = self._read(run, bytes_per_s)
         if found is None:
             return None
         if kind == TAKE_STORED:

@@ -11,11 +11,13 @@ from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.compression import compress
 from magnetar.broker.protocol.framing import encode_body
 from magnetar.broker.protocol.messages import (
+    BATCH_MESSAGES_MAX,
     UndecodableEntryError,
     batch_parts,
     inflated,
     open_entry,
 )
+from magnetar.broker.protocol.plain_sends import scan_keys
 from magnetar.managed_ledger.entry_batch import Buffer
 
 _U32 = Struct(">I")
@@ -45,13 +47,13 @@ class OpenedEntry:
         chunk: (uuid, index, chunks) of a part of a chunked message.
     """
 
-    __slots__ = ("_metadata", "_parts", "chunk", "is_opaque", "messages")
+    __slots__ = ("_data", "_metadata", "chunk", "is_opaque", "messages")
 
     def __init__(self, body: Buffer) -> None:
         self.messages: list[KeyedMessage] = []
         self.is_opaque = False
         self.chunk: tuple[str, int, int] | None = None
-        self._parts: list[tuple[pb.SingleMessageMetadata, bytes]] = []
+        self._data: Buffer = b""  # of a batch
         try:
             self._metadata, payload = open_entry(body)
             self._open(payload)
@@ -63,16 +65,10 @@ class OpenedEntry:
         if metadata.HasField("marker_type"):
             return
         if metadata.HasField("num_messages_in_batch") and not metadata.encryption_keys:
-            data = inflated(metadata, payload, INFLATED_BYTES_MAX)
-            self._parts = list(batch_parts(metadata, data))
-            self.messages = [
-                KeyedMessage(
-                    _bytes_of(part.partition_key) if part.HasField("partition_key") else None,
-                    part.null_value or part.payload_size == 0,
-                    part.compacted_out,
-                )
-                for part, _ in self._parts
-            ]
+            self._data = payload
+            if metadata.compression != pb.NONE:
+                self._data = inflated(metadata, payload, INFLATED_BYTES_MAX)
+            self.messages = _keyed(metadata, self._data)
             return
         if metadata.num_chunks_from_msg > 1:
             self.chunk = (metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg)
@@ -92,13 +88,13 @@ class OpenedEntry:
         Returns:
             None: all are kept.
         """
-        kept = [index for index in range(len(self._parts)) if is_kept(index)]
-        if len(kept) == len(self._parts):
+        kept = [index for index in range(len(self.messages)) if is_kept(index)]
+        if len(kept) == len(self.messages):
             return None
         pieces: list[bytes] = []
         is_in = frozenset(kept)
         out = pb.SingleMessageMetadata(compacted_out=True, payload_size=0).SerializeToString()
-        for index, (part, payload) in enumerate(self._parts):
+        for index, (part, payload) in enumerate(batch_parts(self._metadata, bytes(self._data))):
             data = part.SerializeToString() if index in is_in else out
             pieces += (_U32.pack(len(data)), data)
             if index in is_in:
@@ -111,6 +107,23 @@ class OpenedEntry:
         if metadata.compression != pb.NONE:
             payload = compress(metadata.compression, payload)
         return encode_body(metadata, payload)
+
+
+def _keyed(metadata: pb.MessageMetadata, data: Buffer) -> list[KeyedMessage]:
+    """The messages of a batch."""
+    count = metadata.num_messages_in_batch
+    if scan_keys is not None and 0 < count <= BATCH_MESSAGES_MAX:
+        found = scan_keys(data, count)
+        if found is not None:
+            return [KeyedMessage._make(each) for each in found]
+    return [
+        KeyedMessage(
+            _bytes_of(part.partition_key) if part.HasField("partition_key") else None,
+            part.null_value or part.payload_size == 0,
+            part.compacted_out,
+        )
+        for part, _ in batch_parts(metadata, bytes(data))
+    ]
 
 
 def _bytes_of(key: str | bytes) -> bytes:

@@ -53,7 +53,7 @@ class CompactionProcess(ChildProcess):
             How many of them were there, from the first one on; of located ones maybe none.
         """
         if isinstance(entries, LocatedEntries):
-            await self._send(NOTE_STORED, ledger_id, first, encode_runs(entries.runs))
+            await self._send(NOTE_STORED, ledger_id, first, encode_runs(entries))
             return entries.count((await self._answer())[1])
         await self._send(NOTE, ledger_id, first, entries)
         return len(entries)
@@ -72,7 +72,7 @@ class CompactionProcess(ChildProcess):
             As `note`.
         """
         if isinstance(entries, LocatedEntries):
-            await self._send(TAKE_STORED, ledger_id, first, encode_runs(entries.runs))
+            await self._send(TAKE_STORED, ledger_id, first, encode_runs(entries))
             return entries.count(await self._keep_all(keep))
         await self._send(TAKE, ledger_id, first, entries)
         await self._keep_all(keep)

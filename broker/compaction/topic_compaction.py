@@ -219,7 +219,7 @@ class TopicCompaction:
         """0: they aren't there any more, and the first entry has to be read."""
         if not runs:
             return 0
-        entries = LocatedEntries(runs)
+        entries = LocatedEntries(runs, self.places.bytes_per_s())
         await self._has_read(entries.bytes, held_loop=False)
         return await give(ledger_id, entries.first, entries)
 

@@ -9,15 +9,16 @@ answers ``CHOOSE`` has the number of removed messages. A process that can't go o
 ``FAILED``, with the reason as its entry, and ends.
 
 Entries that lie in files of this machine don't travel: ``NOTE_STORED`` and ``TAKE_STORED`` say
-where runs of them are. For each run there are three entries: path | offset u64, ledger of the
-records i64, first entry of them i64, is cached u8 | packet size u32, of each. The answer's number
-is that of the runs that were there: from the next one on nothing was done.
+where runs of them are. Their first entry is how many bytes a second the process may read, u64 (0:
+no limit). For each run there are three: path | offset u64, ledger of the records i64, first entry
+of them i64, is cached u8 | packet size u32, of each. The answer's number is that of the runs that
+were there: from the next one on nothing was done.
 
 What is kept is answered in portions, so that the broker is never held up for long: all but the last
 one are ``MORE``.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct, pack, unpack_from
 from typing import Final
@@ -38,6 +39,7 @@ FAILED: Final = 1
 MORE: Final = 2
 ANSWER: Final = Struct(">BQ")
 ENTRIES: Final = Struct(">II")
+_RATE: Final = Struct(">Q")
 _PLACE: Final = Struct(">Qqq?")
 _PORTION_BYTES: Final = 64 * 1024
 
@@ -64,9 +66,11 @@ class LocatedEntries:
 
     Attributes:
         runs: one behind the other; at least one.
+        bytes_per_s: how fast it may read them; 0: no limit.
     """
 
     runs: Sequence[StoredRun]
+    bytes_per_s: int = 0
 
     @property
     def first(self) -> int:
@@ -81,24 +85,25 @@ class LocatedEntries:
         return sum(len(run.sizes) for run in self.runs[:runs])
 
 
-def encode_runs(runs: Sequence[StoredRun]) -> list[Buffer]:
+def encode_runs(located: LocatedEntries) -> list[Buffer]:
     """What a question has in place of entries."""
-    return [
-        part
-        for run in runs
-        for part in (
+    parts: list[Buffer] = [_RATE.pack(located.bytes_per_s)]
+    for run in located.runs:
+        parts += (
             run.path.encode(),
             _PLACE.pack(run.offset, run.ledger_id, run.first, run.is_cached),
             pack(f">{len(run.sizes)}I", *run.sizes),
         )
-    ]
+    return parts
 
 
-def decode_runs(entries: Sequence[Buffer]) -> Iterator[StoredRun]:
-    for path, place, sizes in zip(entries[::3], entries[1::3], entries[2::3], strict=True):
+def decode_runs(entries: Sequence[Buffer]) -> LocatedEntries:
+    runs: list[StoredRun] = []
+    for path, place, sizes in zip(entries[1::3], entries[2::3], entries[3::3], strict=True):
         offset, ledger_id, first, is_cached = _PLACE.unpack(place)
         of_each = unpack_from(f">{len(sizes) // 4}I", sizes)
-        yield StoredRun(ledger_id, first, str(path, "utf-8"), offset, of_each, is_cached)
+        runs.append(StoredRun(ledger_id, first, str(path, "utf-8"), offset, of_each, is_cached))
+    return LocatedEntries(runs, *_RATE.unpack(entries[0]))
 
 
 def portions(entries: Sequence[Buffer]) -> list[Sequence[Buffer]]:

@@ -7,15 +7,12 @@ makes room for an eleventh (maxPendingChunkedMessage), and one that is incomplet
 (expireTimeOfIncompleteChunkedMessage) is given up.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from magnetar.broker.protocol import pulsar_api_pb2 as pb
-    from magnetar.managed_ledger.position import Position
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.managed_ledger.position import Position
 
 PENDING_MAX: Final = 10
 EXPIRE_MS: Final = 60_000

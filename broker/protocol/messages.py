@@ -32,6 +32,7 @@ BATCH_MESSAGES_MAX = 64 * BATCH_WORDS_MAX
 """No cursor keeps which messages of a larger batch are acknowledged."""
 MESSAGES_AT_ONCE = 1_000
 """Of a batch: what takes some milliseconds to be unpacked."""
+_ID_BYTES_MAX = 10  # of a number in protobuf
 _IDS_ALIKE = 1_024  # parts of message ids that are kept
 _INDEX_TAG, _SIZE_TAG = 4 << 3, 6 << 3  # PulsarApi.proto MessageIdData: batch_index, batch_size
 INFLATE_BYTES_MAX = 1024 * 1024
@@ -343,12 +344,13 @@ class SingleEncoder:
         self._name, self._time_ms, self._kind = producer_name, publish_time_ms, kind
         self._shared: pb.MessageMetadata | None = None
         self._schema_version = b""
-        self._front = self._back = b""
+        self._fronts: list[bytes] = []
+        """By the size of a sequence id: what is in front of it, the size of all metadata first."""
+        self._back = b""
 
     def encode(self, messages: Iterable[OutgoingMessage]) -> list[Entry]:
         """As ``encode_single`` each; a run of them may share one metadata object."""
         entries: list[Entry] = []
-        join, pack = b"".join, _U32.pack
         for message in messages:
             if not message.is_plain or self._kind:
                 entries.append(encode_single(self._name, message, self._time_ms, self._kind))
@@ -356,9 +358,8 @@ class SingleEncoder:
             metadata, sequence_id = self._shared, message.sequence_id
             if metadata is None or message.schema_version != self._schema_version:
                 metadata = self._share(message)
-            front, number, back = self._front, varint(sequence_id), self._back
-            size = pack(len(front) + len(number) + len(back))
-            body = with_checksum(join((size, front, number, back, message.payload)))
+            number = varint(sequence_id)
+            body = with_checksum(self._fronts[len(number)] + number + self._back + message.payload)
             entries.append((metadata, body, sequence_id))
         return entries
 
@@ -368,8 +369,10 @@ class SingleEncoder:
         # Fields lie in the order of their numbers: the name, the sequence id, all others.
         metadata.sequence_id = 0
         start = pb.MessageMetadata(producer_name=self._name, sequence_id=0)
-        self._front = start.SerializePartialToString()[:-1]
-        self._back = metadata.SerializeToString()[len(self._front) + 1 :]
+        front = start.SerializePartialToString()[:-1]
+        self._back = metadata.SerializeToString()[len(front) + 1 :]
+        size = len(front) + len(self._back)
+        self._fronts = [_U32.pack(size + id_bytes) + front for id_bytes in range(_ID_BYTES_MAX + 1)]
         return metadata
 
 

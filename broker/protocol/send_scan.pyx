@@ -1,6 +1,6 @@
 # cython: language_level=3
 """SENDs of one read, as long as they are plain: their heads and bodies without protobuf objects.
-ACKs of one transaction, too.
+ACKs of one transaction, and keys of batches, too.
 
 Plain: from one producer, with a checksum that is right, one message or a batch each, no chunk, no encryption,
 and no field that this file doesn't know. That of a transaction is plain if its metadata names the transaction.
@@ -52,6 +52,14 @@ cdef struct Ack:
     uint64_t entry_id
     uint64_t left  # PendingAck.left
     uint64_t batch_size
+
+
+cdef struct Single:
+    const uint8_t *key  # NULL: it has none
+    Py_ssize_t key_size
+    Py_ssize_t payload_size
+    bint is_null
+    bint is_gone
 
 
 cdef struct Metadata:
@@ -503,3 +511,74 @@ cdef object _scan_acks(const uint8_t *data, Py_ssize_t start, Py_ssize_t end, Py
     if not found:
         return None
     return start, consumer_id, most, least, request_ids, found
+
+
+cdef bint _read_single(const uint8_t *at, const uint8_t *end, Single *single) noexcept nogil:
+    """The metadata of a message in a batch; False: ask protobuf."""
+    cdef uint64_t value = 0
+    cdef uint8_t tag
+    cdef bint is_sized = False
+    memset(single, 0, sizeof(Single))
+    while at < end:
+        tag = at[0]
+        if tag == 0x0A or tag == 0x12 or tag == 0x3A:  # a property, the key, the ordering key
+            at = _sized(at + 1, end, &value)
+            if at == NULL or (tag == 0x0A and not _is_property(at, at + value)):
+                return False
+            if tag == 0x12:
+                single.key, single.key_size = at, <Py_ssize_t>value
+            at += value
+            continue
+        at = _varint(at + 1, end, &value)
+        if at == NULL:
+            return False
+        if tag == 0x18:
+            if value > 0x7FFFFFFF:
+                return False
+            single.payload_size, is_sized = <Py_ssize_t>value, True
+        elif tag == 0x20:
+            single.is_gone = value != 0
+        elif tag == 0x48:
+            single.is_null = value != 0
+        elif tag != 0x28 and tag != 0x30 and tag != 0x40 and tag != 0x50:
+            return False
+    return is_sized
+
+
+def scan_keys(data, Py_ssize_t count):
+    """Of each message of a batch: its key or None, whether it has no value, and whether it is compacted out.
+
+    Args:
+        data: the batch, not compressed.
+
+    Returns:
+        None: ask protobuf, as a message is broken or has a field that this file doesn't know.
+    """
+    cdef Py_buffer buffer
+    cdef Single single
+    cdef const uint8_t *at
+    cdef const uint8_t *end
+    cdef Py_ssize_t size
+    cdef list found = []
+    PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
+    at, end = <const uint8_t *>buffer.buf, <const uint8_t *>buffer.buf + buffer.len
+    try:
+        while len(found) < count:
+            if end - at < 4:
+                return None
+            size = <Py_ssize_t>_u32(at)
+            at += 4
+            if size > end - at or not _read_single(at, at + size, &single):
+                return None
+            at += size
+            if single.payload_size > end - at:
+                return None
+            at += single.payload_size
+            found.append((
+                None if single.key == NULL else single.key[: single.key_size],
+                single.is_null or single.payload_size == 0,
+                single.is_gone,
+            ))
+        return found
+    finally:
+        PyBuffer_Release(&buffer)

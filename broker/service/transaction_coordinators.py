@@ -19,7 +19,6 @@ from magnetar.broker.errors import (
     CoordinatorNotFoundError,
     NotAllowedError,
     ServiceNotReadyError,
-    TopicNotFoundError,
 )
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.topic_name import TopicName
@@ -27,6 +26,7 @@ from magnetar.broker.service.access_control import roles_of
 from magnetar.broker.topic.ledger_settings import ledger_config
 from magnetar.broker.transaction.async_coordinator import AsyncCoordinator
 from magnetar.broker.transaction.coordinator import UINT64, Coordinator
+from magnetar.broker.transaction.coordinator_metrics import CoordinatorsMetrics
 from magnetar.bundles.errors import BundleError
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class TransactionCoordinators:
 
     Attributes:
         failures: why the last opening failed, by number.
+        metrics: of all of them since the broker's start.
     """
 
     def __init__(self, service: BrokerService) -> None:
@@ -55,6 +56,7 @@ class TransactionCoordinators:
         self._open: dict[int, AsyncCoordinator] = {}
         self._opening: dict[int, asyncio.Task[None]] = {}
         self.failures: dict[int, str] = {}
+        self.metrics = CoordinatorsMetrics()
         self._connections = BrokerConnections(service)
         proxies = roles_of(service.config.proxy_roles)
         superusers = roles_of(service.config.super_user_roles)
@@ -155,6 +157,7 @@ class TransactionCoordinators:
             self,
             service.clock,
             service.run,
+            self.metrics,
         )
         try:
             config = ledger_config(service, policies, self._topic)
@@ -263,5 +266,5 @@ class TransactionCoordinators:
             connection = await self._connections.to(peer)
             await connection.call(command)
             return
-        with suppress(TopicNotFoundError):  # deleted: there is nothing to end
-            await end(await self._service.loader.load(name, create=False))
+        if (found := await self._service.loader.load_stored(name)) is not None:
+            await end(found)

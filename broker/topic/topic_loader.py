@@ -113,6 +113,20 @@ class TopicLoader:
                 # The load we joined may not have been allowed to create the topic; ours may.
                 if joined is None or not (create or forced):
                     raise
+            finally:
+                del task, joined  # an error of theirs holds this frame
+
+    async def load_stored(self, name: TopicName, *, acquire: bool = True) -> Topic | None:
+        """None: no topic of that name is stored, and so nothing of it.
+
+        See ``load`` for what it raises.
+        """
+        try:
+            return await self.load(name, create=False, acquire=acquire)
+        except (TopicNotFoundError, NotAllowedError):
+            if not name.is_transaction_log and await self._service.resources.is_stored(name):
+                raise
+            return None
 
     def _start(self, name: TopicName, options: _LoadOptions) -> asyncio.Task[Topic]:
         full = str(name)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,7 @@ from magnetar.broker.transaction.coordinator import (
     TransactionDescription,
     Trim,
 )
+from magnetar.broker.transaction.coordinator_metrics import CoordinatorsMetrics
 from magnetar.broker.transaction.coordinator_records import in_groups
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.managed_ledger.config import ManagedLedgerConfig
@@ -121,12 +123,15 @@ class EndUnderWay:
         errors: by topic, or topic and subscription: why the last request failed.
         waiting: participants that haven't answered the last request.
         failure: the last of their errors.
+        sent_s: when the last request was sent, by the counter of seconds.
     """
 
     since_ms: int
+    commit: bool
     errors: dict[tuple[str, ...], str] = field(default_factory=dict)
     waiting: int = 0
     failure: BaseException | None = None
+    sent_s: float = 0
 
 
 class AsyncCoordinator:
@@ -139,6 +144,7 @@ class AsyncCoordinator:
 
     Args:
         start_task: runs a coroutine in the background.
+        metrics: of all coordinators of the broker.
     """
 
     def __init__(
@@ -147,17 +153,20 @@ class AsyncCoordinator:
         participants: Participants,
         now_ms: Callable[[], int],
         start_task: Callable[[Coroutine[Any, Any, None]], object],
+        metrics: CoordinatorsMetrics,
     ) -> None:
         self.core: Final = core
         self.is_closed = self._is_running = False
         self._participants = participants
         self._now_ms = now_ms
         self._start_task = start_task
+        self._metrics = metrics
         self.log: ManagedLedger | None = None
         self.ends: Final[dict[int, EndUnderWay]] = {}
         self.replayed_ms = (0, 0)
         self._cursor: Cursor | None = None
         self._held: list[bytes] = []  # entries that aren't appended yet
+        self._held_since_s = 0.0
         self._joined: deque[int] = deque()  # of each appended one, how many it is for the core
         self._holding: asyncio.TimerHandle | None = None  # appends them
         self._timer: asyncio.TimerHandle | None = None
@@ -239,6 +248,8 @@ class AsyncCoordinator:
         for effect in self.core.take_effects():
             match effect:
                 case AppendEntry():
+                    if not self._held:
+                        self._held_since_s = time.perf_counter()
                     self._held.append(effect.entry)
                     is_due = is_due or not effect.may_wait
                 case Answer():
@@ -265,10 +276,13 @@ class AsyncCoordinator:
         entries, self._held = self._held, []
         if entries:
             assert self.log is not None
-            bodies = list[Buffer]()
+            held_s = time.perf_counter() - self._held_since_s
+            bodies, left = list[Buffer](), len(entries)
             for body, count in in_groups(entries):
                 bodies.append(body)
                 self._joined.append(count)
+                left -= count
+                self._metrics.on_joined(count, len(body), held_s, is_last=not left)
             self.log.append([b""] * len(bodies), bodies, self._on_appended)
 
     def _on_appended(
@@ -292,8 +306,10 @@ class AsyncCoordinator:
         name, commit, low_watermark = effect.transaction, effect.commits, effect.low_watermark
         participants: list[tuple[str, ...]] = [(topic,) for topic in effect.partitions]
         participants += effect.subscriptions
-        end = self.ends.setdefault(name.least, EndUnderWay(self._now_ms()))
+        end = self.ends.setdefault(name.least, EndUnderWay(self._now_ms(), commit))
         end.waiting, end.failure = len(participants), None
+        end.sent_s = time.perf_counter()
+        self._metrics.under_way += end.waiting
         if len(participants) <= ENDS_AT_ONCE:  # more would hold the loop
             participants = [
                 participant
@@ -338,6 +354,8 @@ class AsyncCoordinator:
     ) -> None:
         end = self.ends[name.least]
         end.waiting -= 1
+        took_s = time.perf_counter() - end.sent_s
+        self._metrics.on_end(participant[0], took_s, commit=end.commit, failed=error is not None)
         if error is None:
             end.errors.pop(participant, None)
         else:

@@ -367,13 +367,7 @@ class Coordinator:
         if (transaction := self._open_one(request, sequence, caller)) is None:
             return
         added = [each for each in partitions if each not in transaction.partitions]
-        if not self._add(request, transaction, added, ()):
-            return
-        answer = Answer(request, self._id_of(transaction))
-        if added:
-            self._append(transaction, self._partitions_record(transaction, added), answer)
-        else:
-            self._answer(answer)
+        self._add(request, transaction, added, ())
 
     def add_subscriptions(
         self,
@@ -386,13 +380,7 @@ class Coordinator:
         if (transaction := self._open_one(request, sequence, caller)) is None:
             return
         added = [each for each in subscriptions if each not in transaction.subscriptions]
-        if not self._add(request, transaction, (), added):
-            return
-        answer = Answer(request, self._id_of(transaction))
-        if added:
-            self._append(transaction, self._subscriptions_record(transaction, added), answer)
-        else:
-            self._answer(answer)
+        self._add(request, transaction, (), added)
 
     def end(
         self, request: Request, sequence: int, *, commits: bool, caller: str | None = None
@@ -490,16 +478,23 @@ class Coordinator:
         transaction: _Transaction,
         partitions: Sequence[str],
         subscriptions: Sequence[tuple[str, str]],
-    ) -> bool:
-        """False: they are too many, and the request is answered."""
+    ) -> None:
+        """Of the one or the other, unless they are too many; then the request is answered."""
         characters = transaction.name_characters + _name_characters(partitions, subscriptions)
         if characters > NAME_CHARACTERS_MAX:
             text = f"Transaction {self._id_of(transaction)} has too many partitions, subscriptions"
             self._answer(Answer(request, NotAllowedError(text)))
-            return False
+            return
         transaction.name_characters = characters
         _add_participants(transaction, partitions, subscriptions)
-        return True
+        answer = Answer(request, self._id_of(transaction))
+        if partitions:
+            self._append(transaction, self._partitions_record(transaction, partitions), answer)
+        elif subscriptions:
+            record = self._subscriptions_record(transaction, subscriptions)
+            self._append(transaction, record, answer)
+        else:
+            self._answer(answer)
 
     def _answer_status(self, request: Request, transaction: _Transaction) -> None:
         status = Record.Status.Name(transaction.status)

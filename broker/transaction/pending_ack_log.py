@@ -6,8 +6,10 @@ what is pending; until that is done nothing is acknowledged in a transaction, an
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any, Final, Protocol, assert_never
 
@@ -102,6 +104,7 @@ class PendingAckLog:
     Attributes:
         ledger: None: it isn't open, or its end isn't known.
         replayed_ms: when reading it began and ended.
+        commits, commits_s: of transactions with acknowledgements, and the time that they took.
     """
 
     def __init__(
@@ -129,6 +132,7 @@ class PendingAckLog:
         self._passed: Position | None = None
         self.ledger: ManagedLedger | None = None
         self.replayed_ms = (0, 0)
+        self.commits, self.commits_s = 0, 0.0
         self._cursor: Cursor | None = None  # of the log
         self._opening: asyncio.Task[None] | None = None
         self._is_new, self._is_closed = is_new, False
@@ -302,11 +306,19 @@ class PendingAckLog:
             return False
         number = self.core.end(transaction, commit=commit, low_watermark=low_watermark)
         if number:
+            if commit:
+                done = partial(self._on_committed, time.perf_counter(), done)
             self._ending.setdefault(number, []).append(done)
         self._perform()
         if not number:
             done(None)
         return True
+
+    def _on_committed(self, begun_s: float, done: AckDone, error: BaseException | None) -> None:
+        if error is None:
+            self.commits += 1
+            self.commits_s += time.perf_counter() - begun_s
+        done(error)
 
     def _require_open(self) -> None:
         if not self.is_open:

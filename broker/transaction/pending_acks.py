@@ -67,8 +67,8 @@ class PendingAck:
 
     Attributes:
         left: bit set: this message of the batch isn't acknowledged; 0: the whole entry is.
-        batch_size: messages of the batch; 0: not said, so others can't acknowledge the rest of it
-            until the transaction has ended.
+        batch_size: messages of the batch; 0: not said, as by the Go client, so others can't
+            acknowledge the rest of it until the transaction has ended.
     """
 
     position: Position
@@ -77,9 +77,9 @@ class PendingAck:
 
     @property
     def mask(self) -> int:
-        """Bit set: this message is acknowledged."""
+        """Bit set: this message is acknowledged; without a size, all are that aren't left."""
         if not self.left or not self.batch_size:
-            return _WHOLE
+            return ~self.left
         return ((1 << self.batch_size) - 1) & ~self.left
 
     @property
@@ -266,7 +266,7 @@ class PendingAcks:
         for ack in acks:
             position, mask = ack.position, ack.mask
             before = taken.get(position, 0)
-            self._check(ack, mask, before)
+            self._check(transaction, ack, before)
             taken[position] = before | mask
 
     def _record_acks(self, transaction: TransactionId, acks: Sequence[PendingAck]) -> int:
@@ -281,16 +281,23 @@ class PendingAcks:
             self._extensible[transaction] = self._appended, record
         return self._appended
 
-    def _check(self, ack: PendingAck, mask: int, taken: int) -> None:
+    def _check(self, transaction: TransactionId, ack: PendingAck, taken: int) -> None:
         position = ack.position
         if self._cursor.is_acked(position) or (ack.left and self._is_left_out(ack)):
             raise TransactionConflictError(f"{format_position(position)} was acknowledged before")
         if (entries := self._pending.get(position[0])) and position[1] in entries:
-            taken |= entries[position[1]][0]
-        if mask & taken:
+            taken |= entries[position[1]][0] & ~self._named_again(transaction, position)
+        if taken and ack.mask & taken:
             raise TransactionConflictError(
                 f"{format_position(position)} is acknowledged in a transaction that hasn't ended"
             )
+
+    def _named_again(self, transaction: TransactionId, position: Position) -> int:
+        """What a transaction has acknowledged of a batch without its size: Go's client names that
+        again with each further message of the batch."""
+        acks = self._open.get(transaction)
+        own = None if acks is None else acks.individual.get(position)
+        return 0 if own is None or not own.left or own.batch_size else own.mask
 
     def _is_left_out(self, ack: PendingAck) -> bool:
         """Whether a message of a part of a batch is acknowledged at the cursor."""
@@ -517,8 +524,12 @@ class PendingAcks:
             if record.ackType == _CUMULATIVE:
                 if ack.position > self._passed and self._extends(transaction, ack):
                     self._hold_cumulative(transaction, ack)
-            elif not ack.mask & self._pending.get(ledger_id, {}).get(entry_id, (0, 0))[0]:
-                self._hold(transaction, (ack,))
+            else:
+                taken = self._pending.get(ledger_id, {}).get(entry_id, (0, 0))[0]
+                if taken:
+                    taken &= ~self._named_again(transaction, ack.position)
+                if not ack.mask & taken:
+                    self._hold(transaction, (ack,))
 
     def on_replayed(self, before: "PendingAcks | None" = None) -> None:
         """All records of the log were taken, and no end is being applied.
@@ -687,9 +698,7 @@ class PendingAcks:
     def _left(self, position: Position) -> int:
         """REQUIRES: something of it is pending."""
         mask, size = self._pending[position[0]][position[1]]
-        if mask == _WHOLE:
-            return 0
-        left = ((1 << size) - 1) & ~mask
+        left = ~mask if mask < 0 else ((1 << size) - 1) & ~mask
         words = self._cursor.batch_ack_set(position)
         return left if words is None else left & words_to_mask(words)
 

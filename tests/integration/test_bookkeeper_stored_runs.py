@@ -194,18 +194,20 @@ async def test_a_reader_with_a_rate_waits_where_it_is_ahead(
     now_s, waits_s = [100.0], list[float]()
     monkeypatch.setattr(run_reader, "monotonic", lambda: now_s[0])
     monkeypatch.setattr(run_reader, "sleep", waits_s.append)
-    reader = RunReader(size)  # a run a second
-    assert reader.read(run) is not None
+    reader = RunReader()
+    assert reader.read(run, size) is not None
     assert waits_s == []
     now_s[0] += 0.25
-    assert reader.read(run) is not None
-    assert waits_s == [0.75]
+    assert reader.read(run, size) is not None
+    assert waits_s == [0.75], "a run a second"
     now_s[0] += 9
-    assert reader.read(run) is not None
+    assert reader.read(run, size) is not None
     assert waits_s == [0.75], "it is late: nothing is made up for"
+    assert reader.read(run) is not None
+    assert waits_s == [0.75], "the limit was lifted"
     monkeypatch.setattr(run_reader, "_STEP_BYTES", -(-size // 2))
     now_s[0] += 9
-    assert reader.read(run) is not None
+    assert reader.read(run, size) is not None
     assert waits_s[1:] == pytest.approx([0.5], abs=0.01), "also between two steps of a run"
     reader.close()
     await bookie.close()

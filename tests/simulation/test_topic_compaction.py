@@ -62,6 +62,8 @@ T = TypeVar("T")
 Found = list[tuple[Position, bytes]]
 
 KEYS: Final = "abcde"
+RATE: Final = 10**12
+"""Bytes a second of a process that reads by itself: more than any run has."""
 
 
 @dataclass(slots=True)
@@ -101,7 +103,8 @@ class InlineProcess(CompactionProcess):
     def __post_init__(self) -> None:
         self.work = CompactionWork(-1, retains_keyless=False, read=self._stored)
 
-    def _stored(self, run: StoredRun) -> list[bytes] | None:
+    def _stored(self, run: StoredRun, bytes_per_s: int) -> list[bytes] | None:
+        assert bytes_per_s == RATE
         return None if self.files is None else self.files.read(run)
 
     async def note(self, ledger_id: int, first: int, entries: Given) -> int:
@@ -123,7 +126,7 @@ class InlineProcess(CompactionProcess):
     async def _ask_located(
         self, kind: int, ledger_id: int, entries: LocatedEntries, keep: Keep
     ) -> int:
-        question = (kind, ledger_id, entries.first, encode_runs(entries.runs))
+        question = (kind, ledger_id, entries.first, encode_runs(entries))
         return entries.count(await self._ask(question, keep))
 
     async def _ask(self, question: Question, keep: Keep) -> int:
@@ -318,7 +321,7 @@ class CompactingBroker(OffloadBroker):
             await log.close()
             self.is_fenced = False
             raise
-        clock, places = lambda: int(self.simulator.loop.now * 1000), CompactionPlaces(lambda: 0)
+        clock, places = lambda: int(self.simulator.loop.now * 1000), CompactionPlaces(lambda: RATE)
         self.compaction = TopicCompaction(
             *(NAME, -1, log, clock, lambda cursor: None, places),
             start_process=lambda partition, _: InlineProcess(self.world.failure, self.world.files),

@@ -23,17 +23,21 @@ _STEP_BYTES: Final = 64 * 1024
 class RunReader:
     """Keeps the last file open: the next run is most likely in it, too."""
 
-    def __init__(self, bytes_per_s: int = 0) -> None:
-        """bytes_per_s: it waits where it would read faster; 0: never."""
+    def __init__(self) -> None:
         self._path, self._fd = "", -1
-        self._bytes_per_s, self._next_s = bytes_per_s, 0.0
+        self._next_s = 0.0
 
-    def read(self, run: StoredRun) -> list[memoryview] | None:
-        """The entries' bodies, each of them checked; None: at least one isn't there any more."""
+    def read(self, run: StoredRun, bytes_per_s: int = 0) -> list[memoryview] | None:
+        """The entries' bodies, each of them checked; None: at least one isn't there any more.
+
+        Args:
+            bytes_per_s: it waits where it would read faster: others' writes wait for the disk
+                behind each of its reads (decision 0094). 0: never.
+        """
         sizes = run.sizes
         size = sum(sizes) + RECORD_HEADER_BYTES * len(sizes)
         try:
-            data = self._bytes(run.path, run.offset, size)
+            data = self._bytes(run.path, run.offset, size, bytes_per_s)
             if not run.is_cached and _DONT_NEED is not None:
                 os.posix_fadvise(self._fd, run.offset, size, _DONT_NEED)
         except OSError:  # the bookie has removed the file, or the disk fails: its read tells
@@ -42,20 +46,20 @@ class RunReader:
             return None
         return _bodies(data, sizes)
 
-    def _pace(self, size: int) -> None:
-        if not self._bytes_per_s:
+    def _pace(self, size: int, bytes_per_s: int) -> None:
+        if not bytes_per_s:
             return
         now_s = monotonic()
         if now_s < self._next_s:
             sleep(self._next_s - now_s)
-        self._next_s = max(now_s, self._next_s) + size / self._bytes_per_s
+        self._next_s = max(now_s, self._next_s) + size / bytes_per_s
 
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
         self._path, self._fd = "", -1
 
-    def _bytes(self, path: str, offset: int, size: int) -> memoryview:
+    def _bytes(self, path: str, offset: int, size: int, bytes_per_s: int) -> memoryview:
         if path != self._path:
             self.close()
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -63,7 +67,7 @@ class RunReader:
         data, got = memoryview(bytearray(size)), 0
         while got < size:
             step = data[got : got + _STEP_BYTES]
-            self._pace(len(step))
+            self._pace(len(step), bytes_per_s)
             if not (count := os.preadv(self._fd, [step], offset + got)):
                 break
             got += count

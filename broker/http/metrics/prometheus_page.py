@@ -139,17 +139,23 @@ class PrometheusPage:
         self.add_summary(name, pairs, durations.count, durations.sum_ms, labels)
 
     def add_histogram(
-        self, name: str, limits: Iterable[float], counts: Iterable[int], total: float
+        self,
+        name: str,
+        limits: Iterable[float],
+        counts: Iterable[int],
+        total: float,
+        labels: str = "",
     ) -> None:
         """A histogram; ``counts`` are those of each bucket alone, the last one above all limits."""
+        labels = labels or self.base
         lines = self._metric(name, "histogram").lines
         bounds = [*(str(float(limit)) for limit in limits), "+Inf"]
         count = 0
         for bound, inside in zip(bounds, counts, strict=True):
             count += inside
-            lines.append(f'{name}_bucket{{{self.base},le="{bound}"}} {count}')
-        lines.append(f"{name}_count{{{self.base}}} {count}")
-        lines.append(f"{name}_sum{{{self.base}}} {total}")
+            lines.append(f'{name}_bucket{{{labels},le="{bound}"}} {count}')
+        lines.append(f"{name}_count{{{labels}}} {count}")
+        lines.append(f"{name}_sum{{{labels}}} {total}")
 
     def pieces(self) -> Iterator[bytes]:
         """The page, at most ``BLOCK_ROWS`` series at a time; it is taken apart meanwhile."""

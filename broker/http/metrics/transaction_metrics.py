@@ -3,19 +3,21 @@
 A topic or subscription that no transaction has used has none of them.
 """
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from magnetar.broker.http.metrics.prometheus_page import PrometheusPage
+from magnetar.broker.http.metrics.prometheus_page import PrometheusPage, label
+from magnetar.broker.service.broker_service import BrokerService
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
-from magnetar.broker.transaction.coordinator_metrics import DURATION_LIMITS_MS
-
-if TYPE_CHECKING:
-    from magnetar.broker.service.broker_service import BrokerService
-    from magnetar.broker.subscription.subscription import Subscription
-    from magnetar.broker.transaction.topic_transactions import TopicTransactions
+from magnetar.broker.subscription.subscription import Subscription
+from magnetar.broker.transaction.coordinator_metrics import (
+    DURATION_LIMITS_MS,
+    HELD_LIMITS_S,
+    JOINED_BYTES_LIMITS,
+    JOINED_LIMITS,
+    CoordinatorsMetrics,
+)
+from magnetar.broker.transaction.topic_transactions import TopicTransactions
 
 _COORDINATORS: Final = (
     "pulsar_txn_active_count",
@@ -34,6 +36,20 @@ _TOPICS: Final = (
     "pulsar_txn_tb_committed_total",
 )
 _SUBSCRIPTIONS: Final = ("pulsar_txn_tp_committed_count_total", "pulsar_txn_tp_aborted_count_total")
+_COMMITS: Final = ("pulsar_txn_tp_commit_latency_count", "pulsar_txn_tp_commit_latency_sum")
+_JOINED: Final = "pulsar_txn_tc_bufferedwriter_"
+_FLUSHES: Final = (
+    "pulsar_txn_tc_bufferedwriter_flush_trigger_max_delay_total",
+    "pulsar_txn_tc_bufferedwriter_flush_trigger_max_size_total",
+)
+_ENDS: Final = (
+    "pulsar_txn_tb_client_pending_requests",
+    *(
+        f"pulsar_txn_tb_client_{action}_{name}"
+        for action in ("commit", "abort")
+        for name in ("latency_count", "latency_sum", "failed_total")
+    ),
+)
 
 
 def add_coordinators(page: PrometheusPage, service: BrokerService) -> None:
@@ -54,6 +70,32 @@ def add_coordinators(page: PrometheusPage, service: BrokerService) -> None:
                 *(counts.refused, counts.stuck),
             ),
         )
+    _add_joined(page, service.transactions.metrics, service.broker_id)
+    topic_level = service.config.expose_topic_level_metrics_in_prometheus
+    _add_ends(page, service.transactions.metrics, topic_level=topic_level)
+
+
+def _add_joined(page: PrometheusPage, metrics: CoordinatorsMetrics, broker_id: str) -> None:
+    labels = f"{page.base},{label('broker', broker_id)}"
+    for name, limits, buckets in (
+        ("batch_records", JOINED_LIMITS, metrics.joined),
+        ("batch_size_bytes", JOINED_BYTES_LIMITS, metrics.joined_bytes),
+        ("batch_oldest_record_delay_seconds", HELD_LIMITS_S, metrics.held_s),
+    ):
+        page.add_histogram(_JOINED + name, limits, buckets.counts, buckets.total, labels)
+    for name, count in zip(_FLUSHES, (metrics.timed, metrics.filled), strict=True):
+        page.add(name, labels, count, "counter")
+
+
+def _add_ends(page: PrometheusPage, metrics: CoordinatorsMetrics, *, topic_level: bool) -> None:
+    page.add(_ENDS[0], page.base, metrics.under_way)
+    table = page.table(_ENDS[1:])
+    for (namespace, topic), both in metrics.ends(by_topic=topic_level).items():
+        labels = f"{page.base},{label('namespace', namespace)}"
+        if topic:
+            labels += f",{label('topic', topic)}"
+        values = (value for x in both for value in (x.count, x.total_s * 1e9, x.failed))
+        table.add(labels, tuple(values))
 
 
 class ParticipantMetrics:
@@ -61,6 +103,7 @@ class ParticipantMetrics:
 
     def __init__(self, page: PrometheusPage) -> None:
         self._topics, self._subscriptions = page.table(_TOPICS), page.table(_SUBSCRIPTIONS)
+        self._commits = page.table(_COMMITS)
 
     def add_topic(self, labels: str, transactions: TopicTransactions) -> None:
         self._topics.add(labels, tuple(transactions.stats().values()))
@@ -72,6 +115,7 @@ class ParticipantMetrics:
         if not isinstance(subscription, PersistentSubscription):
             return
         if (transactions := subscription.transactions) is not None:
-            core = transactions.log.core
-            counts = core.committed_count, core.aborted_count
+            log = transactions.log
+            counts = log.core.committed_count, log.core.aborted_count
             self._subscriptions.add(f'{labels},status="succeed"', counts)
+            self._commits.add(labels, (log.commits, log.commits_s * 1e6))

@@ -229,7 +229,7 @@ async def position_stats(
 
     `PendingAck`: it is. `MarkDelete`: it is acknowledged, as all in front of it. `NotInPendingAck`:
     neither. `PendingAckNotReady`: no transaction has acknowledged anything yet. `InvalidPosition`:
-    its batch has fewer messages.
+    its batch has fewer messages, or it isn't known as one.
     """
     found = await subscription_of(service, topic, subscription)
     return JsonResponse({"state": _state(found, (ledgerId, entryId), batchIndex)})
@@ -240,13 +240,13 @@ def _state(
 ) -> str:
     if subscription.transactions is None or not subscription.transactions.log.is_open:
         return "PendingAckNotReady"
-    if position <= subscription.cursor.mark_delete:
+    if position < subscription.cursor.state.first_unacked():
         return "MarkDelete"
     core = subscription.transactions.log.core
     if not core.is_pending(position):
         return "NotInPendingAck"
     if batch_index is None:
         return "PendingAck"
-    if batch_index >= max(1, core.batch_size(position)):
+    if batch_index >= core.batch_size(position):
         return "InvalidPosition"
     return "PendingAck" if core.is_pending(position, batch_index) else "NotInPendingAck"

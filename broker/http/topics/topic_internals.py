@@ -1,12 +1,11 @@
 """Internal statistics of a topic in Pulsar's shapes."""
 
-from __future__ import annotations
-
 from base64 import b64encode
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from itertools import islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 
@@ -19,22 +18,18 @@ from magnetar.broker.http.topics.topic_access import stored
 from magnetar.broker.http.topics.topic_segments import position_fields
 from magnetar.broker.rate_limits.rate_sampler import iso_time
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
+from magnetar.broker.subscription.subscription import Subscription
+from magnetar.broker.topic.persistent_topic import PersistentTopic
+from magnetar.broker.topic.topic import Topic
 from magnetar.managed_ledger.cursor.ack_state import runs_of
+from magnetar.managed_ledger.cursor.cursor import Cursor
+from magnetar.managed_ledger.ledger_rows import LedgerInfo, LedgerRows
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.offload.policy import is_offloaded
 from magnetar.managed_ledger.position import Position, format_position
+from magnetar.managed_ledger.stored_info import StoredCursor, StoredManagedLedger
 from magnetar.metadata.loop_turns import in_turns, keep_least, run_in_turns
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
-
-    from magnetar.broker.subscription.subscription import Subscription
-    from magnetar.broker.topic.persistent_topic import PersistentTopic
-    from magnetar.broker.topic.topic import Topic
-    from magnetar.managed_ledger.cursor.cursor import Cursor
-    from magnetar.managed_ledger.ledger_rows import LedgerInfo, LedgerRows
-    from magnetar.managed_ledger.managed_ledger import ManagedLedger
-    from magnetar.managed_ledger.stored_info import StoredCursor, StoredManagedLedger
-    from magnetar.metadata.store import Stat
+from magnetar.metadata.store import Stat
 
 _READING_METADATA: Final = "Reading ledger metadata"
 _RANGES_MAX: Final = 1000

@@ -16,6 +16,7 @@ from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.topic.persistent_topic import PersistentTopic
 from magnetar.broker.transaction import coordinator as coordinator_core
 from magnetar.broker.transaction.async_coordinator import AsyncCoordinator
+from magnetar.broker.transaction.coordinator_metrics import TOPICS_MAX, EndTimes
 from magnetar.broker.transaction.pending_acks import PendingAck
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.managed_ledger.position import EARLIEST
@@ -162,12 +163,13 @@ async def test_what_its_topic_and_subscription_know(
     for entry, state in (
         (first, "PendingAck"),
         (second, "NotInPendingAck"),
+        (f"{opened.ledger_id}:0?batchIndex=0", "InvalidPosition"),  # it is no batch
+        (f"{opened.ledger_id}:1?batchIndex=0", "NotInPendingAck"),
+        (f"{opened.ledger_id - 1}:7", "MarkDelete"),  # in front of the log
         ("-1:-1", "MarkDelete"),
     ):
         path = f"positionStatsInPendingAck/{subscription}/{entry.replace(':', '/')}"
-        assert await ask(client, path) == {"state": state}
-    path = f"positionStatsInPendingAck/{subscription}/{opened.ledger_id}/0?batchIndex=1"
-    assert await ask(client, path) == {"state": "InvalidPosition"}
+        assert await ask(client, path) == {"state": state}, entry
 
 
 async def test_names_of_subscriptions_survive_the_way_to_another_broker(
@@ -229,6 +231,43 @@ async def test_an_abort_that_takes_long_is_answered(
     assert (await ask(client, "transactionMetadata/0/0"))["status"] == "ABORTING"
 
 
+@pytest.mark.parametrize("commits", [True, False])
+async def test_headers_say_what_consumers_get_of_a_stored_message(
+    client: httpx.AsyncClient, broker: Broker, opened: Opened, commits: bool
+) -> None:
+    """As Apache Pulsar 4.2.4: pulsar-admin leaves out what it is told here."""
+    ledger = opened.ledger_id
+
+    async def told(entry: int) -> tuple[str, str | None]:
+        url = f"/admin/v2/persistent/public/default/t/ledger/{ledger}/entry/{entry}"
+        headers = (await client.get(url)).headers
+        return headers["X-Pulsar-txn-uncommitted"], headers.get("X-Pulsar-txn-aborted")
+
+    producer, _ = await connected(broker, "other", 5001)
+    await store(producer, sent(2))
+    assert [await told(n) for n in range(3)] == [
+        ("false", None),
+        ("true", "false"),
+        ("true", None),  # it waits behind the open transaction
+    ]
+    opened.end(commits=commits)
+    await eventually(lambda: len(opened.answers) == 4)
+    url = f"/admin/v2/persistent/public/default/t/ledger/{ledger}/entry/3"
+    assert (await client.get(url)).headers["X-Pulsar-sequence-id"] == "-1"  # Java reads a long
+    ended = ("false", str(not commits).lower())
+    assert [await told(n) for n in range(4)] == [("false", None), ended, ("false", None), ended]
+
+
+async def test_the_backlog_is_analyzed_without_ends_of_transactions(
+    client: httpx.AsyncClient, opened: Opened
+) -> None:
+    opened.end(commits=True)
+    await eventually(lambda: len(opened.answers) == 4)
+    url = f"/admin/v2/persistent/public/default/t/subscription/{SUBSCRIPTION}/analyzeBacklog"
+    found = (await client.post(url)).json()
+    assert (found["entries"], found["messages"], found["markerMessages"]) == (1, 1, 1)
+
+
 async def test_a_topic_that_was_deleted_hides_nothing(
     client: httpx.AsyncClient, opened: Opened
 ) -> None:
@@ -256,6 +295,7 @@ async def test_metrics_of_whoever_has_transactions(
         "created_total": 1,
         "append_log_total": 3,
         "tb_active_total": 1,
+        **log_series(entries=1, records=3),
     }
     broker.cluster.now_ms += 60
     opened.end(commits=True)
@@ -263,6 +303,8 @@ async def test_metrics_of_whoever_has_transactions(
     opened.coordinator.core.new(opened.answers.append, broker.service.clock(), 0)
     opened.coordinator.run()
     await eventually(lambda: not len(opened.coordinator.core))
+    joined = broker.service.transactions.metrics.joined  # type: ignore[union-attr]
+    await eventually(lambda: joined.total == 8)  # nothing waits for the last one: it may be held
     assert (await txn_series(client)) == {
         "created_total": 2,
         "committed_total": 1,
@@ -273,17 +315,67 @@ async def test_metrics_of_whoever_has_transactions(
         "execution_latency_le_100": 1,
         "tb_committed_total": 1,
         "tp_committed_count_total": 1,
+        "tb_client_commit_latency_count": 2,
+        "tp_commit_latency_count": 1,
+        **log_series(entries=sum(joined.counts), records=8),
     }
 
 
+def log_series(*, entries: int, records: int) -> dict[str, float]:
+    names = ("batch_records", "batch_size_bytes", "batch_oldest_record_delay_seconds")
+    return {
+        "tc_bufferedwriter_batch_records_sum": records,
+        "tc_bufferedwriter_flush_trigger_max_delay_total": entries,
+        **{f"tc_bufferedwriter_{name}_count": entries for name in names},
+    }
+
+
+async def test_ends_that_topics_refuse_are_failures_of_their_topic(
+    client: httpx.AsyncClient, broker: Broker, opened: Opened
+) -> None:
+    """Or of their namespace."""
+    labels = {"cluster": "standalone", "namespace": "public/default", "topic": TOPIC}
+    metrics = broker.service.transactions.metrics  # type: ignore[union-attr]
+    metrics.under_way += 3
+    assert await end_series(client) == [("pending_requests", {"cluster": "standalone"}, 3)]
+    for name in (TOPIC, "t"):  # as clients name it
+        metrics.on_end(name, 0.002, commit=False, failed=name == "t")
+    found = [
+        ("abort_failed_total", labels, 1),
+        ("abort_latency_count", labels, 1),
+        ("abort_latency_sum", labels, 2_000_000),
+        ("pending_requests", {"cluster": "standalone"}, 1),
+    ]
+    assert await end_series(client) == found
+    (sums,) = metrics.ends(by_topic=False).items()
+    assert sums == (("public/default", ""), (EndTimes(), EndTimes(1, 0.002, 1)))
+    for number in range(TOPICS_MAX):
+        metrics.on_end(f"{TOPIC}-{number}", 0, commit=True, failed=False)
+    assert not [each for each in await end_series(client) if each[0].startswith("abort")]
+    assert len(metrics.topics) == TOPICS_MAX
+
+
+async def end_series(client: httpx.AsyncClient) -> list[tuple[str, dict[str, str], float]]:
+    page = (await client.get("/metrics")).text
+    prefix = "pulsar_txn_tb_client_"
+    found = [
+        (sample.name.removeprefix(prefix), sample.labels, sample.value)
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if sample.name.startswith(prefix) and sample.value
+    ]
+    return sorted(found, key=str)
+
+
 async def txn_series(client: httpx.AsyncClient) -> dict[str, float]:
-    """Those that aren't 0."""
+    """Those that aren't 0, without sizes and durations."""
     answer = await client.get("/metrics")
     found: dict[str, float] = {}
     for family in text_string_to_metric_families(answer.text):
         for sample in family.samples:
             _, is_of_transactions, name = sample.name.partition("_txn_")
-            if is_of_transactions:
+            if is_of_transactions and "le" not in sample.labels:
                 assert name not in found, sample
                 found[name] = sample.value
-    return {name: value for name, value in found.items() if value}
+    measured = ("latency_sum", "bytes_sum", "seconds_sum")
+    return {name: value for name, value in found.items() if value and not name.endswith(measured)}

@@ -14,6 +14,7 @@ from magnetar.broker.transaction.coordinator import (
     Coordinator,
     TransactionDescription,
 )
+from magnetar.broker.transaction.coordinator_metrics import CoordinatorsMetrics
 from magnetar.broker.transaction.coordinator_records import entry_records
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.managed_ledger.append_core import AppendDone
@@ -63,7 +64,8 @@ async def cluster() -> AsyncIterator[Cluster]:
 
 async def _open(cluster: Cluster, topics: Topics) -> AsyncCoordinator:
     loop = asyncio.get_running_loop()
-    coordinator = AsyncCoordinator(Coordinator(0), topics, lambda: cluster.now_ms, loop.create_task)
+    core, metrics = Coordinator(0), CoordinatorsMetrics()
+    coordinator = AsyncCoordinator(core, topics, lambda: cluster.now_ms, loop.create_task, metrics)
     await coordinator.open(cluster.factory(), CONFIG, 0)
     return coordinator
 

@@ -2,9 +2,11 @@
 
 from typing import Final
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from magnetar.broker.errors import TransactionConflictError
 from magnetar.broker.transaction import pending_acks
 from magnetar.broker.transaction.pending_acks import (
     APPLIED_AT_ONCE,
@@ -120,3 +122,25 @@ def test_a_copy_has_what_was_acknowledged_when_the_cut_began() -> None:
         replayed.replay(record, (9, number))
     assert sorted(replayed.positions) == sorted(core.positions)
     assert replayed.batch_ack_set(batch) == core.batch_ack_set(batch) == [0b1100]
+
+
+def test_a_part_of_a_batch_without_its_size_leaves_the_rest() -> None:
+    """Go's client names what it has acknowledged of a batch again with each further message."""
+    one, other, batch = TransactionId(0, 1), TransactionId(0, 2), (2, 0)
+    core, replayed = PendingAcks(_Cursor()), PendingAcks(_Cursor())
+    for left, seen in ((0b11110, [0b11110]), (0b10110, [0b10110]), (0b00110, [0b00110])):
+        core.acknowledge(one, [PendingAck(batch, left)])
+        assert core.batch_ack_set(batch) == seen
+        assert core.withheld_in(2, 0, 1) == []
+    with pytest.raises(TransactionConflictError):
+        core.acknowledge(other, [PendingAck(batch, 0b11101)])  # the size isn't known
+    core.acknowledge(one, [PendingAck(batch)])
+    assert core.withheld_in(2, 0, 1) == [0]
+    with pytest.raises(TransactionConflictError):
+        core.acknowledge(one, [PendingAck(batch)])
+    for effect in core.take_effects():
+        assert isinstance(effect, AppendRecord)
+        replayed.replay(effect.record, (1, 0))
+    assert replayed.withheld_in(2, 0, 1) == [0]
+    core.end(one, commit=False)
+    core.on_recorded((1, 0))
