@@ -1,25 +1,20 @@
 """The log of a topic of another broker, as a reader gets it: nothing of it stays at the broker."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from magnetar.broker.client.async_client_connection import ANSWER_S
+from magnetar.broker.client.async_client_connection import ANSWER_S, AsyncClientConnection
 from magnetar.broker.client.client_consumer import ClientConsumer
+from magnetar.broker.client.cluster_client import ClusterClient
 from magnetar.broker.errors import ServiceNotReadyError
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import NO_ID
+from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.managed_ledger.entry_batch import EntryBatch
-
-if TYPE_CHECKING:
-    from magnetar.broker.client.async_client_connection import AsyncClientConnection
-    from magnetar.broker.client.cluster_client import ClusterClient
-    from magnetar.broker.protocol.topic_name import TopicName
-    from magnetar.managed_ledger.managed_ledger_info import LedgerOffsets
-    from magnetar.managed_ledger.position import Position
+from magnetar.managed_ledger.managed_ledger_info import LedgerOffsets
+from magnetar.managed_ledger.position import Position
 
 _PERMITS: Final = 1_000
 """Messages that may be on their way."""

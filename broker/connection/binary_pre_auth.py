@@ -8,6 +8,7 @@ remains a pending socket like the silent ones: the limiter may close it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
@@ -26,8 +27,6 @@ from magnetar.broker.protocol.framing import NO_ID, MalformedFrameError, encode
 from magnetar.broker.protocol.text import has_broken_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from magnetar.broker.auth.authenticator import Authenticator
     from magnetar.broker.service.broker_service import BrokerService
 

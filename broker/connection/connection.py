@@ -243,7 +243,7 @@ class Connection(asyncio.BufferedProtocol):
         is_enough = is_filled and (held > _HELD_BYTES_MAX or self.sends.collected > _HELD_SENDS_MAX)
         if not is_filled or is_enough or self.read_max or self.closed:
             self._held_bytes = 0
-            self.sends.publish(held)
+            self.sends.publish()
             if is_enough:
                 self.pause_reading(PauseReason.TURN)
                 self._loop.call_soon(self._read_on)
@@ -259,8 +259,8 @@ class Connection(asyncio.BufferedProtocol):
     def _publish_held(self) -> None:
         """No read has followed that published them."""
         if self._held_bytes:
-            held, self._held_bytes = self._held_bytes, 0
-            self.sends.publish(held)
+            self._held_bytes = 0
+            self.sends.publish()
 
     def _take_frames(self, view: memoryview, end: int, cost_max: int) -> int:
         """Handle every complete frame of ``view[0:end]``; where the incomplete one begins."""

@@ -11,6 +11,7 @@ from magnetar.broker.compaction.keyed_messages import last_kept_index
 from magnetar.broker.connection.assigned_broker import send_close
 from magnetar.broker.connection.consumer_sink import BinaryConsumerSink
 from magnetar.broker.connection.lookup_commands import parse_topic
+from magnetar.broker.dispatch.interfaces import ReadableLog
 from magnetar.broker.errors import (
     STORAGE_ERRORS,
     BrokerError,
@@ -46,13 +47,12 @@ from magnetar.broker.topic.persistent_topic import NO_TRANSACTIONS
 from magnetar.broker.transaction.pending_acks import PendingAck
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.managed_ledger.cursor.ack_state import BATCH_WORDS_MAX, words_to_mask
+from magnetar.managed_ledger.entry_batch import EntryBatch
 from magnetar.managed_ledger.errors import InvalidPositionError, ManagedLedgerError
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
     from magnetar.broker.connection.connection import Connection
-    from magnetar.broker.dispatch.interfaces import ReadableLog
-    from magnetar.managed_ledger.entry_batch import EntryBatch
 
 logger = logging.getLogger(__name__)
 

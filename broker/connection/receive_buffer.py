@@ -4,7 +4,9 @@ All connections of a loop share one large buffer, because the loop asks for a bu
 and hands it over without running anything else in between: 10,000 idle connections cost no receive
 memory. What a read leaves behind, the head of a frame still under way, is kept by the connection: a
 small one as bytes that go in front of its next read, a large one in a buffer of its own that grows
-up to the frame's size, so that the rest is received in place.
+up to the frame's size, so that the rest is received in place. A frame of middle size goes in front
+of the next read, too, while reads fill the shared buffer: then its rest is there already, and is
+read together with what follows.
 """
 
 from enum import IntEnum
@@ -12,7 +14,8 @@ from struct import Struct
 
 SHARED_BYTES = 512 * 1024
 _OWN_BUFFER_FROM = 64 * 1024
-"""Frames of at least this size are received into their own buffer."""
+"""Frames of at least this size are received into their own buffer. Below half of the shared one
+they aren't after a read that has filled it."""
 _OWN_BUFFER_FIRST = 256 * 1024
 """First size of an own buffer: what a peer only announces must not cost memory."""
 _U32 = Struct(">I")
@@ -46,7 +49,7 @@ class FrameBuffer:
 
     def __init__(self, shared: SharedBuffer) -> None:
         self._shared = shared.view
-        self._rest = b""  # < _OWN_BUFFER_FROM bytes, begins a frame
+        self._rest = b""  # begins a frame, of less than half of _shared
         self._own: memoryview | None = None
         self._own_size = 0  # of the frame that is received into _own, size field included
         self._filled = 0
@@ -85,7 +88,8 @@ class FrameBuffer:
         length = end - start
         if length >= 4:
             size = 4 + _U32.unpack_from(view, start)[0]
-            if size >= _OWN_BUFFER_FROM:
+            room = len(self._shared)
+            if size >= (room // 2 if end == room else _OWN_BUFFER_FROM):
                 own = memoryview(bytearray(min(size, max(_OWN_BUFFER_FIRST, 2 * length))))
                 own[:length] = view[start:end]
                 self._own, self._own_size, self._filled, self._rest = own, size, length, b""

@@ -71,7 +71,10 @@ class SendMessages:
     that; two loops in two threads do not.
 
     A parse fills the same object again and leaves what it held in the object's arena, which never
-    shrinks, so the objects are replaced after every megabyte received.
+    shrinks, so the objects are replaced after every megabyte parsed.
+
+    Attributes:
+        parsed_bytes: since they were replaced.
     """
 
     def __init__(self, make_header: Callable[[pb.MessageMetadata, int], bytes]) -> None:
@@ -94,12 +97,11 @@ class SendMessages:
             *(metadata, cast("_Parse", metadata.ParseFromString), metadata.IsInitialized),
             self.make_header,
         )
-        self._parsed_bytes = 0
+        self.parsed_bytes = 0
 
-    def read_done(self, read_bytes: int) -> None:
-        """A read of so many bytes is over: what was parsed is not used any more."""
-        self._parsed_bytes += read_bytes
-        if self._parsed_bytes > _RENEW_BYTES:
+    def read_done(self) -> None:
+        """A read is over: what was parsed is not used any more."""
+        if self.parsed_bytes > _RENEW_BYTES:
             self._renew()
 
     def receipts(
@@ -211,6 +213,7 @@ class SendPath:
         Raises:
             MalformedFrameError, DecodeError: the connection is to be closed.
         """
+        self._messages.parsed_bytes += end - command_from
         parts = self._messages.parts
         send, parse_send, send_complete, metadata, parse_metadata, complete, make_header = parts
         parse_send(raw or view[command_from:body_from])
@@ -259,8 +262,8 @@ class SendPath:
         batch.bodies.append(body)
         batch.sequence_ids.append(sequence_id)
         batch.highest_ids.append(highest_id)
-        count = send.num_messages
-        batch.message_count += count if 0 < count <= len(body) else 1  # statistics only
+        # Statistics only
+        batch.message_count += send.num_messages if 0 < send.num_messages <= len(body) else 1
         batch.entry_bytes += len(body)
 
     def _named_in_metadata(self, payload: bytes) -> tuple[bytes, bytes]:
@@ -333,9 +336,9 @@ class SendPath:
         """SENDs that wait to be published."""
         return sum(len(batch.sequence_ids) for batch in self._batches.values())
 
-    def publish(self, read_bytes: int = 0) -> None:
-        """The read, of ``read_bytes``, is over: every producer's batch goes to its topic."""
-        self._messages.read_done(read_bytes)
+    def publish(self) -> None:
+        """The read is over: every producer's batch goes to its topic."""
+        self._messages.read_done()
         if not self._batches:
             return
         batches, self._batches = self._batches, {}

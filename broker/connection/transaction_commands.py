@@ -15,7 +15,6 @@ from magnetar.broker.errors import (
     STORAGE_ERRORS,
     BrokerError,
     NotAllowedError,
-    TopicNotFoundError,
     as_broker_error,
 )
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
@@ -264,12 +263,10 @@ async def _end_on_topic(
     connection: Connection, topic: str, reply: Any, end: Callable[[Topic], Awaitable[None]]
 ) -> None:
     try:
-        found = await connection.service.loader.load(
-            parse_topic(topic), create=False, acquire=False
-        )
-        await end(found)
-    except TopicNotFoundError:
-        pass  # it was deleted, and all of the transaction with it
+        name = parse_topic(topic)
+        found = await connection.service.loader.load_stored(name, acquire=False)
+        if found is not None:
+            await end(found)
     except (BrokerError, *STORAGE_ERRORS) as failed:
         error = as_broker_error(failed)
         reply.error, reply.message = error.wire_code, str(error)

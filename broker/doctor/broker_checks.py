@@ -20,8 +20,6 @@ UNLOADING_S_MAX: Final = 10
 UNLOADS_S: Final = 600
 _UNLOADS_MAX: Final = 5
 """Of a bundle within ``UNLOADS_S``: a load balancer moves it once."""
-_STORE_FAULT: Final = "the metadata store"
-"""How a reason of `Readiness` begins, if it is that."""
 OPEN_FILES: Final = "limit of open files"
 
 
@@ -49,29 +47,31 @@ class BrokerFacts:
     """What one broker knows of itself.
 
     Attributes:
-        not_ready: why clients shouldn't be sent to it; empty: it is ready.
+        not_ready: why clients shouldn't be sent to it; "": it is ready.
         usage: part of CPU, memory and ``OPEN_FILES`` in use, by name.
         without_effect: why settings that were given do nothing; "": there are none.
         unloading_s: bundles whose topics it is closing, and for how many seconds so far.
         unloads: how often it closed the topics of a bundle within the last ``UNLOADS_S``.
+        lacks_store: it isn't ready for want of its metadata store.
     """
 
     broker_id: str
     now_ms: int
-    not_ready: Sequence[str] = ()
+    not_ready: str = ""
     usage: Mapping[str, float] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     credentials: Sequence[CredentialFacts] = ()
     without_effect: str = ""
     unloading_s: Mapping[str, float] = field(default_factory=dict)
     unloads: Mapping[str, int] = field(default_factory=dict)
+    lacks_store: bool = False
 
 
 def check_broker(facts: BrokerFacts) -> Iterator[Finding]:
     name = facts.broker_id
     if facts.not_ready:
-        why = "; ".join(facts.not_ready)
-        if why.startswith(_STORE_FAULT):
+        why = facts.not_ready
+        if facts.lacks_store:
             servers = facts.settings.get("metadataStoreUrl") or "metadataStoreUrl"
             why += f". It serves the topics that it has open, and opens none: look at {servers}"
         yield Finding(

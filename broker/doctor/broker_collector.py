@@ -66,6 +66,7 @@ _PUBLISHING_WAITS: Final = (Reason.STORING, Reason.PUBLISH_RATE_LIMITED)
 
 
 async def collect_broker(service: BrokerService) -> BrokerFacts:
+    trouble = await service.readiness.trouble()
     host = service.host_usage.sample()
     usage = {
         name: host[name]["usage"] / host[name]["limit"]
@@ -75,7 +76,8 @@ async def collect_broker(service: BrokerService) -> BrokerFacts:
     return BrokerFacts(
         service.broker_id,
         service.wall_clock(),
-        not_ready=await service.readiness.reasons(),
+        not_ready="" if trouble is None else trouble.reason,
+        lacks_store=trouble is not None and trouble.lacks_store,
         usage=usage | {OPEN_FILES: await asyncio.to_thread(_open_files)},
         settings=settings_of(service),
         credentials=await asyncio.to_thread(_credentials, service),

@@ -1,7 +1,5 @@
 """Checks of the brokers of a cluster among each other. Pure."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from magnetar.bookkeeper.client.bookie_states import BookieState, bookie_states
+from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.errors import BookkeeperError
 from magnetar.broker.cluster.broker_client import (
     BrokerCall,
@@ -27,7 +28,6 @@ from magnetar.bundles.lookup import BrokerLookup
 from magnetar.bundles.ownership import OWNERS_ROOT
 
 if TYPE_CHECKING:
-    from magnetar.bookkeeper.client.pool import BookiePool
     from magnetar.broker.service.broker_service import BrokerService
 
 BROKER_PATH: Final = "/admin/v2/doctor/broker"

@@ -1,7 +1,5 @@
 """What the checks say: findings, and their order of harm. Pure."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager

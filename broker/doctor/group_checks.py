@@ -1,7 +1,5 @@
 """Checks of the groups of bookies that ledgers are kept on. Pure."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

@@ -14,14 +14,14 @@ from magnetar.bookkeeper.client.placement.isolation import (
     metadata_of_groups,
 )
 from magnetar.broker.doctor.group_checks import GroupedLedgers, GroupFacts
+from magnetar.broker.doctor.storage_checks import BookieFacts
+from magnetar.bundles.bookie_affinity import BookieAffinity
 from magnetar.bundles.errors import InvalidBundleError
 from magnetar.bundles.local_policies import LOCAL_POLICIES_ROOT, LocalPolicies
 
 if TYPE_CHECKING:
-    from magnetar.broker.doctor.storage_checks import BookieFacts
     from magnetar.broker.policies.effective import PersistencePolicies
     from magnetar.broker.service.broker_service import BrokerService
-    from magnetar.bundles.bookie_affinity import BookieAffinity
 
 NAMESPACES_MAX: Final = 4096
 """Whose local policies are read; the others aren't looked at."""

@@ -1,7 +1,5 @@
 """Checks of the processes of one ``magnetar standalone --processes N``. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final

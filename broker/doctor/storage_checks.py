@@ -1,7 +1,5 @@
 """Checks of the bookies and of the replicas of ledgers. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final

@@ -4,8 +4,6 @@ Facts are made from the statistics that the admin API shows, so they are the sam
 Pulsar.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

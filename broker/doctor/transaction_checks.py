@@ -4,8 +4,6 @@ A transaction's facts are made from its TransactionMetadata, so they are the sam
 Pulsar, which doesn't tell why an end is late.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,6 @@
 """Dependencies of routes: the service, decoded path segments, JSON bodies, Pulsar's booleans."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 from urllib.parse import unquote_plus
 
@@ -20,8 +19,6 @@ from magnetar.broker.protocol.topic_name import (
 from magnetar.broker.service.broker_service import BrokerService
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from magnetar.broker.http.middleware.request_context import HttpMetrics
 
 T = TypeVar("T")

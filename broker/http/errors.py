@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -38,8 +39,6 @@ from magnetar.metadata.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from starlette.types import Receive, Scope, Send
 
 logger = logging.getLogger(__name__)

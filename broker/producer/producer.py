@@ -216,8 +216,7 @@ class Producer:
             "metadata": dict(self.metadata),
         }
 
-    def sample(self, now_ms: int) -> None:
+    def sample(self, now_ms: int, since_ms: int = 0) -> None:
         """Take a point for the rates."""
-        self.rates.sample(
-            now_ms, (self.entries_in, self.messages_in, self.bytes_in, self.chunks_in)
-        )
+        counters = (self.entries_in, self.messages_in, self.bytes_in, self.chunks_in)
+        self.rates.sample(now_ms, counters, since_ms)

@@ -18,9 +18,13 @@ class RateSampler:
         self._sampled_ms = 0
         self.rates: Sequence[float] = _STILL
 
-    def sample(self, now_ms: int, counters: Sequence[int]) -> None:
-        """Take a point; the first one only starts the measurement."""
-        elapsed_ms = now_ms - self._sampled_ms
+    def sample(self, now_ms: int, counters: Sequence[int], since_ms: int = 0) -> None:
+        """Take a point; the first one only starts the measurement.
+
+        Args:
+            since_ms: nothing was counted before, if points were left out.
+        """
+        elapsed_ms = now_ms - max(self._sampled_ms, since_ms)
         has_passed = self._sampled_ms and elapsed_ms > 0
         if counters != self._counters:
             if has_passed:

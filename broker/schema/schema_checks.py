@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from magnetar.broker.errors import IncompatibleSchemaError
+from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.schema.compatibility import Strategy
-from magnetar.broker.schema.definition import AUTO_CONSUME
+from magnetar.broker.schema.definition import AUTO_CONSUME, SchemaDefinition
 from magnetar.broker.schema.registry import SchemaRules
 
 if TYPE_CHECKING:
-    from magnetar.broker.policies.effective import EffectivePolicies
-    from magnetar.broker.schema.definition import SchemaDefinition
     from magnetar.broker.topic.topic import Topic
 
 

@@ -7,6 +7,7 @@ restart.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from magnetar.loadbalance.registry import BROKERS_ROOT
@@ -19,6 +20,18 @@ _ANSWER_S_MAX: Final = 2.0
 """Probes wait no longer than some seconds."""
 
 
+@dataclass(frozen=True, slots=True)
+class NotReady:
+    """Why clients shouldn't be sent to a broker.
+
+    Attributes:
+        lacks_store: for want of the metadata store; topics that are open are served.
+    """
+
+    reason: str
+    lacks_store: bool = False
+
+
 class Readiness:
     """Asked by probes; keeps one look at the metadata store under way at most.
 
@@ -29,32 +42,33 @@ class Readiness:
     def __init__(self, service: BrokerService) -> None:
         self.is_draining = False
         self._service = service
-        self._look: asyncio.Task[str] | None = None
+        self._look: asyncio.Task[NotReady | None] | None = None
 
-    async def reasons(self) -> list[str]:
-        """Why not; empty: it is ready."""
+    async def trouble(self) -> NotReady | None:
+        """None: it is ready."""
         if self.is_draining:
-            return ["draining: its topics go to other brokers"]
+            return NotReady("draining: its topics go to other brokers")
         if not self._service.ready:
-            return ["starting or stopping"]
+            return NotReady("starting or stopping")
         if self._look is None or self._look.done():
             self._look = self._service.loop.create_task(self._ask_store())
         # All probes share one read, also one that hangs.
         done, _ = await asyncio.wait((self._look,), timeout=_ANSWER_S_MAX)
-        trouble = self._look.result() if done else "the metadata store doesn't answer"
-        return [trouble] if trouble else []
+        if not done:
+            return NotReady("the metadata store doesn't answer", lacks_store=True)
+        return self._look.result()
 
     def close(self) -> None:
         if self._look is not None:
             self._look.cancel()
 
-    async def _ask_store(self) -> str:
+    async def _ask_store(self) -> NotReady | None:
         service = self._service
         path = f"{BROKERS_ROOT}/{service.broker_id}"
         try:
             node = await service.store.get(path)
         except MetadataError as error:
-            return f"the metadata store: {error}"
+            return NotReady(f"the metadata store: {error}", lacks_store=True)
         if service.sharing is not None and (node is None or not node.stat.created_by_self):
-            return "not registered among the cluster's brokers"
-        return ""
+            return NotReady("not registered among the cluster's brokers")
+        return None

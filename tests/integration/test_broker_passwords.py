@@ -26,7 +26,10 @@ from magnetar.broker.auth.errors import TooManyChecksError
 from magnetar.broker.auth.password_checks import PasswordChecks
 from magnetar.broker.auth.provider_chain import Credentials, ProviderChain
 from magnetar.broker.errors import AuthenticationError
-from magnetar.broker.http.middleware.authentication import AuthenticationMiddleware
+from magnetar.broker.http.middleware.authentication import (
+    AuthenticationMiddleware,
+    RequestAuthentication,
+)
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import FrameReader
 from tests.official_client import open_client
@@ -535,7 +538,8 @@ async def test_over_http_who_finds_no_place_is_told_to_come_back() -> None:
         raise AssertionError("nobody has proved who he is")
 
     chain = ProviderChain([BasicProvider({"joe": DIGEST})], "", frozenset())
-    layer = AuthenticationMiddleware(app, Authenticator(chain, passwords=Full()))
+    authentication = RequestAuthentication(Authenticator(chain, passwords=Full()))
+    layer = AuthenticationMiddleware(app, authentication)
 
     async def with_state(scope: Any, receive: Any, send: Any) -> None:
         await layer({**scope, "state": {}}, receive, send)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import magnetar
 from magnetar.broker.auth.authenticator import Authenticator
 from magnetar.broker.auth.provider_chain import ProviderChain
-from magnetar.broker.http.middleware.authentication import AuthenticationMiddleware
+from magnetar.broker.http.middleware.authentication import RequestAuthentication
 from magnetar.broker.http.middleware.request_context import HttpMetrics
 from magnetar.broker.http.server import http_pre_auth as http_pre_auth
 from magnetar.broker.http.server.fast_rejector import HEAD_BYTES_MAX, FastRejector
@@ -189,6 +189,14 @@ def test_each_refusal_has_a_number_of_its_own(broker: EmbeddedBroker) -> None:
     assert len(numbers) == 5
 
 
+def test_who_is_not_logged_in_is_sent_from_the_console_to_its_login(
+    broker: EmbeddedBroker,
+) -> None:
+    answer = ask(broker, request("/console/topics"))
+    assert answer.startswith(b"HTTP/1.1 303 ")
+    assert b"location: login?next=topics" in answer
+
+
 def test_refusals_are_counted(broker: EmbeddedBroker) -> None:
     def count(name: str) -> float:
         text = httpx.get(f"{broker.web_url}/metrics", timeout=LIMIT_S).text
@@ -202,11 +210,8 @@ def test_refusals_are_counted(broker: EmbeddedBroker) -> None:
 
 
 def early() -> FastRejector:
-    async def app(scope: object, receive: object, send: object) -> None:
-        raise AssertionError("nobody is let in")
-
     authenticator = Authenticator(ProviderChain([], "", frozenset()))
-    return FastRejector(AuthenticationMiddleware(app, authenticator), HttpMetrics())
+    return FastRejector(RequestAuthentication(authenticator), HttpMetrics())
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.messages import (
     INFLATE_BYTES_MAX,
     MESSAGES_AT_ONCE,
@@ -18,14 +20,11 @@ from magnetar.broker.protocol.messages import (
     inflated,
     messages_in,
 )
+from magnetar.broker.schema.registry import SchemaRegistry
+from magnetar.managed_ledger.position import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from magnetar.broker.http.messaging.internal_consumer import InternalConsumer
-    from magnetar.broker.protocol import pulsar_api_pb2 as pb
-    from magnetar.broker.schema.registry import SchemaRegistry
-    from magnetar.managed_ledger.position import Position
 
 
 @dataclass(slots=True)

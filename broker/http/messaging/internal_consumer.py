@@ -631,6 +631,8 @@ class InternalConsumer:
                 consumer.subscription.redeliver(consumer, sorted(positions))
 
     def _source(self, partition: int, ledger_id: int) -> _Source | None:
+        if self.closed:
+            return None
         if self._by_ledger is not None:
             if self.on_topic_lost is not None:
                 return self._by_ledger.get(ledger_id)
@@ -745,6 +747,13 @@ class InternalConsumer:
         self.ready.clear()
         self.buffered_bytes = 0
         self._count_buffered()
+        # Nothing here is held by what it holds: it is freed at once, not by the collector.
+        self._on_ready = self._on_lost = _do_nothing
+        self.on_topic_lost = None
+        self._sources, self._by_partition, self._by_ledger = [], {}, None
+
+
+def _do_nothing() -> None: ...
 
 
 _NOTHING: Final[deque[ConsumedMessage]] = deque(maxlen=0)

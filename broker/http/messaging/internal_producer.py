@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import itertools
 import secrets
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from magnetar.broker.client.client_producer import ClientProducer
 from magnetar.broker.cluster.broker_connection import BrokerConnections
 from magnetar.broker.http.messaging.local_producer import LocalProducer
 from magnetar.broker.protocol.java_hash import java_string_hash
+from magnetar.broker.protocol.messages import OutgoingMessage
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.schema.definition import SchemaDefinition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from magnetar.broker.protocol.messages import OutgoingMessage
-    from magnetar.broker.protocol.topic_name import TopicName
-    from magnetar.broker.schema.definition import SchemaDefinition
     from magnetar.broker.service.broker_service import BrokerService
 
 

@@ -60,17 +60,24 @@ def _refusal(
     return None
 
 
-def shared_heads(
-    metadatas: Sequence[pb.MessageMetadata], make_header: Callable[[pb.MessageMetadata, int], bytes]
-) -> list[bytes]:
-    """Made once of what neighbours share: a head doesn't tell the sequence id."""
-    heads: list[bytes] = []
-    previous, head = None, b""
-    for metadata in metadatas:
+def shared_fields(
+    entries: Sequence[Entry], make_header: Callable[[pb.MessageMetadata, int], bytes]
+) -> tuple[list[bytes], list[int], int]:
+    """Heads, highest sequence ids, and the number of messages.
+
+    Found out once for neighbours that share their metadata: a head doesn't tell the sequence id.
+    """
+    heads, highest_ids, messages = list[bytes](), list[int](), 0
+    previous, head, highest_id, count = None, b"", 0, 0
+    for metadata, _, _ in entries:
         if metadata is not previous:
             previous, head = metadata, make_header(metadata, U32_MAX)
+            highest_id = metadata.highest_sequence_id
+            count = metadata.num_messages_in_batch  # its default is 1
         heads.append(head)
-    return heads
+        highest_ids.append(highest_id)
+        messages += count
+    return heads, highest_ids, messages
 
 
 class LocalProducer:
@@ -213,15 +220,17 @@ class LocalProducer:
     ) -> None:
         """``first``: index of the first entry in its call."""
         bodies = [body for _, body, _ in entries]
-        metadatas = [metadata for metadata, _, _ in entries]
+        heads, highest_ids, messages = shared_fields(
+            entries, topic.service.send_messages.make_header
+        )
         batch = PublishBatch(
             producer,
-            shared_heads(metadatas, topic.service.send_messages.make_header),
+            heads,
             bodies,
             [sequence_id for _, _, sequence_id in entries],
-            [metadata.highest_sequence_id for metadata in metadatas],
+            highest_ids,
             sum(map(len, bodies)),
-            sum(metadata.num_messages_in_batch for metadata in metadatas),  # its default is 1
+            messages,
         )
         self._waiting.append((batch, callback, first))
         topic.publish((batch,))
@@ -233,6 +242,8 @@ class LocalProducer:
             self._release_all()
             if self._topic is not None and self._producer is not None:
                 self._topic.remove_producer(self._producer)
+        # The producer holds this sink, and the callback what holds it.
+        self._producer = self.on_closed = None
 
     # --- ProducerSink: the topic's answers
 

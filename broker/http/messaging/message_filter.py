@@ -10,8 +10,6 @@ It is data, not code: a comparison has a field, an operator and a constant. Fiel
 a value are looked at) and ``!~``. A message without the field satisfies ``!=`` and ``!~`` only.
 """
 
-from __future__ import annotations
-
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -7,6 +7,7 @@ JSON, values whose schema isn't known. A value with a schema of one text or numb
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,8 +16,6 @@ import orjson
 from magnetar.broker.http.messaging.value_schemas import DecodedValue
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from magnetar.broker.protocol.messages import Message
 
 MASK: Final = "•••"

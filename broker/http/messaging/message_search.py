@@ -16,14 +16,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import orjson
 
 from magnetar.broker.http.messaging.message_filter import MessageFilter, Searched
 from magnetar.broker.http.messaging.message_mask import MASK, masked
 from magnetar.broker.http.messaging.rest_consume import described
-from magnetar.broker.http.messaging.value_schemas import DecodedValue
+from magnetar.broker.http.messaging.value_schemas import DecodedValue, ValueSchemas
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.messages import (
     Message,
@@ -34,16 +34,12 @@ from magnetar.broker.protocol.messages import (
     messages_of,
     open_entry,
 )
+from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.transaction.markers import transaction_of
-from magnetar.managed_ledger.position import EARLIEST
-
-if TYPE_CHECKING:
-    from magnetar.broker.http.messaging.value_schemas import ValueSchemas
-    from magnetar.broker.protocol.topic_name import TopicName
-    from magnetar.broker.transaction.transaction_id import TransactionId
-    from magnetar.managed_ledger.entry_batch import EntryBatch
-    from magnetar.managed_ledger.managed_ledger_info import LedgerOffsets
-    from magnetar.managed_ledger.position import Position
+from magnetar.broker.transaction.transaction_id import TransactionId
+from magnetar.managed_ledger.entry_batch import EntryBatch
+from magnetar.managed_ledger.managed_ledger_info import LedgerOffsets
+from magnetar.managed_ledger.position import EARLIEST, Position
 
 T = TypeVar("T")
 

@@ -12,6 +12,7 @@ import re
 import secrets
 from base64 import b64encode
 from collections import Counter, OrderedDict
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,18 +26,15 @@ from magnetar.broker.http.messaging.internal_consumer import (
     UNKNOWN,
     InternalConsumer,
 )
-from magnetar.broker.protocol.messages import MessageIdError
+from magnetar.broker.http.messaging.value_schemas import DecodedValue
+from magnetar.broker.protocol.messages import Message, MessageIdError
+from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.schema.definition import parse_version
 from magnetar.broker.subscription.consumer import SubscribeRequest
 from magnetar.managed_ledger.errors import ManagedLedgerError
 from magnetar.managed_ledger.position import EARLIEST, LATEST
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from magnetar.broker.http.messaging.value_schemas import DecodedValue
-    from magnetar.broker.protocol.messages import Message
-    from magnetar.broker.protocol.topic_name import TopicName
     from magnetar.broker.service.access_control import Right
     from magnetar.broker.service.broker_service import BrokerService
 

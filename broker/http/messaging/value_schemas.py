@@ -10,6 +10,7 @@ import binascii
 import time
 from base64 import b64decode
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -17,6 +18,7 @@ import orjson
 
 from magnetar.broker.errors import InvalidSchemaError
 from magnetar.broker.http.errors import ApiError
+from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.schema.definition import (
     DEFINITION_BYTES_MAX,
     SCHEMA_TYPES,
@@ -28,10 +30,7 @@ from magnetar.broker.schema.key_value import join_parts
 from magnetar.broker.schema.values import KeyValueCodec, ValueCodec, codec_of, decode_message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from magnetar.broker.protocol.messages import Message
-    from magnetar.broker.protocol.topic_name import TopicName
 
 T = TypeVar("T")
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from magnetar.bookkeeper.loop_stalls import CAUSES
+from magnetar.bookkeeper.loop_stalls import CAUSES, LoopStalls
+from magnetar.bookkeeper.metrics import Durations
 from magnetar.broker.http.metrics.prometheus_page import PrometheusPage, label
 
 if TYPE_CHECKING:
     from magnetar.bookkeeper.bookie.bookie import Bookie
-    from magnetar.bookkeeper.loop_stalls import LoopStalls
-    from magnetar.bookkeeper.metrics import Durations
 
 _WANTED: Final = ("0.5", "0.75", "0.95", "0.99", "0.999", "0.9999", "1.0")
 BookieDisk = tuple[int, int]

@@ -12,16 +12,16 @@ import psutil
 
 from magnetar.broker.http.metrics.bookie_metrics import add_stalls
 from magnetar.broker.http.metrics.prometheus_page import PrometheusPage, label
+from magnetar.broker.http.metrics.topic_metrics import TopicMetrics
 from magnetar.broker.listener.file_limit import file_limit
+from magnetar.broker.listener.unauthenticated_limiter import UnauthenticatedLimiter
 from magnetar.broker.rate_limits.rate_sampler import RateSampler
 from magnetar.broker.schema.metrics import OPERATIONS
+from magnetar.broker.service.broker_service import BrokerService
 from magnetar.broker.service.metrics import QUOTA_CHECK_LIMITS_S
 
 if TYPE_CHECKING:
-    from magnetar.broker.http.metrics.topic_metrics import TopicMetrics
     from magnetar.broker.http.middleware.request_context import HttpMetrics
-    from magnetar.broker.listener.unauthenticated_limiter import UnauthenticatedLimiter
-    from magnetar.broker.service.broker_service import BrokerService
 
 _BROKER_SUMS: Final = (
     *("subscriptions_count", "producers_count", "consumers_count", "rate_in", "rate_out"),

@@ -13,6 +13,8 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Final
 
+from starlette.applications import Starlette
+
 from magnetar.broker.http.metrics.bookie_metrics import add_bookie_metrics, bookie_disk
 from magnetar.broker.http.metrics.broker_metrics import (
     CacheRates,
@@ -23,13 +25,11 @@ from magnetar.broker.http.metrics.broker_metrics import (
 from magnetar.broker.http.metrics.prometheus_page import PrometheusPage, label
 from magnetar.broker.http.metrics.topic_metrics import TopicMetrics
 from magnetar.broker.http.metrics.transaction_metrics import add_coordinators
+from magnetar.broker.service.broker_service import BrokerService
 from magnetar.metadata.loop_turns import LoopTurns
 
 if TYPE_CHECKING:
-    from starlette.applications import Starlette
-
     from magnetar.broker.http.middleware.request_context import HttpMetrics
-    from magnetar.broker.service.broker_service import BrokerService
 
 PIECE_BYTES: Final = 256 * 1024
 """A client gets so much at once: small enough to be copied and sent within a turn."""

@@ -5,14 +5,13 @@ Series that BookKeeper doesn't have are in lower case: zones, their alert, the s
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from magnetar.broker.http.metrics.bookie_metrics import add_successes
 from magnetar.broker.http.metrics.prometheus_page import PrometheusPage, label
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from magnetar.bookkeeper.replication.auto_recovery import AutoRecovery
     from magnetar.bookkeeper.replication.metrics import AuditorMetrics, ReplicationMetrics
 

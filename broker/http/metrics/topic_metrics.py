@@ -5,12 +5,10 @@ may give others their turn after each step. So topics are seen at slightly diffe
 one that is unloaded meanwhile is left out.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from operator import add
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from magnetar.broker.dispatch.explanation import STALL_MS, STALLS
 from magnetar.broker.http.metrics.ledger_metrics import (
@@ -23,13 +21,11 @@ from magnetar.broker.http.metrics.ledger_metrics import (
 from magnetar.broker.http.metrics.prometheus_page import PrometheusPage, label
 from magnetar.broker.http.metrics.transaction_metrics import ParticipantMetrics
 from magnetar.broker.http.topics.health import is_health_topic
+from magnetar.broker.service.broker_service import BrokerService
+from magnetar.broker.subscription.subscription import Subscription
 from magnetar.broker.topic.backlog_quota import AGE, SIZE
 from magnetar.broker.topic.persistent_topic import PersistentTopic
-
-if TYPE_CHECKING:
-    from magnetar.broker.service.broker_service import BrokerService
-    from magnetar.broker.subscription.subscription import Subscription
-    from magnetar.broker.topic.topic import Topic
+from magnetar.broker.topic.topic import Topic
 
 # A row of the table of topics; the last ones don't add up, and namespaces are without them.
 _SUMMED: Final = (

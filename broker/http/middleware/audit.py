@@ -11,13 +11,12 @@ import logging
 import re
 import time
 from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.bookkeeper.auth.refusal_log import one_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from starlette.types import Scope
 
 logger = logging.getLogger("magnetar.broker.audit")

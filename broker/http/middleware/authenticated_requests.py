@@ -7,20 +7,19 @@ clients of the binary port have to renew theirs) or when the key that proved the
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from magnetar.bookkeeper.auth.tokens import Principal
 from magnetar.broker.auth.provider import REFUSED
+from magnetar.broker.auth.provider_chain import Credentials
 from magnetar.broker.http.errors import error_response
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from magnetar.bookkeeper.auth.tokens import Principal
     from magnetar.broker.auth.authenticator import Authenticator
-    from magnetar.broker.auth.provider_chain import Credentials
 
 _TIMER_S_MAX: Final = 3600.0
 """The wall clock may be set meanwhile: a later expiry is looked at anew after this."""

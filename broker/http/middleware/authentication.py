@@ -55,45 +55,153 @@ _AMBIENT: Final = frozenset({"tls", "basic"})
 (origin_middleware.py)."""
 
 
-class AuthenticationMiddleware:
-    """Pure ASGI; a credential that was seen in the last minute costs some microseconds."""
+class RequestAuthentication:
+    """Finds out who sends a request, for the layer and for what answers without the layers.
+
+    A credential that was seen in the last minute costs some microseconds.
+    """
 
     def __init__(
         self,
-        app: ASGIApp,
         authenticator: Authenticator,
         metrics_too: bool = False,
-        grace_s: float = 0.0,
         sessions: ConsoleSessions | None = None,
     ) -> None:
         """
         Args:
-            sessions: of the console; None: it isn't served.
             metrics_too: /metrics needs credentials as well.
-            grace_s: how long what goes on may outlast its credentials.
+            sessions: of the console; None: it isn't served.
         """
-        self._app = app
         self.authenticator = authenticator
-        self._grace_s = grace_s
-        self._sessions = sessions
+        self.sessions = sessions
         self._open = _OPEN if metrics_too else _OPEN | {"/metrics"}
         schemes = [_SCHEMES[method] for method in authenticator.chain.methods if method in _SCHEMES]
         self._challenges = [
             (b"www-authenticate", f'{scheme} realm="magnetar"'.encode()) for scheme in schemes
         ]
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket") or self._is_open(scope):
-            await self._app(scope, receive, send)
-            return
-        authenticator = self.authenticator
-        method = "?"
-        if self._sessions is not None and is_console(scope):
-            with suppress(MetadataError):  # without the key there are no sessions
-                await self._sessions.refresh()
+    def caller_nowait(self, scope: Scope) -> tuple[str, Caller] | None:
+        """The method, and who sends an HTTP request; None: that takes longer, or it is refused.
+        Nothing is noted or counted."""
+        chain = self.authenticator.chain
         try:
             headers = _headers(scope)
-            credentials = self._credentials(scope, headers)
+            credentials = self.credentials(scope, headers)
+            if (principal := self.authenticator.authenticate_nowait(credentials)) is None:
+                return None
+            named = headers.get(b"x-original-principal")
+            original = chain.check_original(principal.role, named, same_is_good=True)
+        except BrokerError:
+            return None
+        return credentials.method, Caller(principal.role, original)
+
+    def refuse_nowait(self, scope: Scope) -> BrokerError | Credentials | None:
+        """Why an HTTP request is refused whatever it asks for; noted and counted.
+
+        Credentials: their check takes longer, ``refuse_later`` can tell. None: there is more to ask
+        about it, in the usual way.
+        """
+        if self.is_open(scope) or (self.sessions is not None and is_console(scope)):
+            return None
+        authenticator, method = self.authenticator, "?"
+        host, port = scope["client"]
+        try:
+            credentials = self.credentials(scope, _headers(scope))
+            method = credentials.method
+            principal = authenticator.authenticate_or_wait(credentials, host)
+        except BrokerError as error:
+            authenticator.refusal(f"{host}:{port}", scope["type"], method, error)
+            return error
+        return credentials if principal is None else None
+
+    async def refuse_later(self, scope: Scope, credentials: Credentials) -> BrokerError | None:
+        """The same, however long the check takes. None: they are good, and that is remembered."""
+        host, port = scope["client"]
+        try:
+            await self.authenticator.authenticate(credentials, host)
+        except BrokerError as error:
+            self.authenticator.refusal(f"{host}:{port}", scope["type"], credentials.method, error)
+            return error
+        return None
+
+    def is_open(self, scope: Scope) -> bool:
+        if scope["type"] != "http":
+            return False
+        path = route_path(scope)
+        if scope["method"] not in ("GET", "HEAD"):
+            return path in (LOGIN, LOGOUT)
+        return path in self._open or path.startswith(_OPEN_FILES)
+
+    def credentials(self, scope: Scope, headers: dict[bytes, str]) -> Credentials:
+        """The credentials of the request; of several things the one that its sender names first.
+
+        Raises:
+            AuthenticationError: a method that isn't configured, or a header that makes no sense.
+        """
+        certificate: bytes | None = scope["state"].get("client_certificate")
+        methods = self.authenticator.chain.methods
+        named = headers.get(b"x-pulsar-auth-method-name")
+        if named is not None and named not in methods:
+            raise _UnsupportedMethodError(named)
+        scheme, _, value = headers.get(b"authorization", "").partition(" ")
+        for method in (named,) if named is not None else methods:
+            if method == "token" and scheme.lower() == "bearer":
+                return Credentials("token", value.strip().encode("latin-1"))
+            if method == "basic" and scheme.lower() == "basic":
+                return Credentials("basic", _decoded(value))
+            if method == "token" and not scheme and scope["type"] == "websocket":
+                query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+                if token := query.get("token"):
+                    return Credentials("token", token[0].encode("latin-1", "replace"))
+            if method == "tls" and certificate is not None:
+                return Credentials("tls", certificate=certificate)
+        kept = None if scheme or self.sessions is None else self.sessions.credentials(scope)
+        if kept is not None:
+            return kept
+        if scheme or named is not None:
+            raise AuthenticationError("an Authorization header of no configured method")
+        return Credentials("none")
+
+    def answer(self, error: BrokerError, *, is_websocket: bool = False) -> Response:
+        """The answer to a client that was refused for that."""
+        if isinstance(error, _CrossSiteError):
+            return error_response(403, "Another site's page (corsAllowedOrigins)")
+        if isinstance(error, TooManyChecksError):  # nothing is said about the credentials
+            response = error_response(503, BUSY)
+            response.headers["retry-after"] = "1"
+            return response
+        reason = REFUSED if is_websocket else _REQUIRED
+        if isinstance(error, _UnsupportedMethodError):
+            reason = str(error)
+        response = error_response(401, reason)
+        response.raw_headers.extend(self._challenges)
+        return response
+
+
+class AuthenticationMiddleware:
+    """Pure ASGI."""
+
+    def __init__(
+        self, app: ASGIApp, authentication: RequestAuthentication, grace_s: float = 0.0
+    ) -> None:
+        """``grace_s``: how long what goes on may outlast its credentials."""
+        self._app = app
+        self._authentication = authentication
+        self._grace_s = grace_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket") or self._authentication.is_open(scope):
+            await self._app(scope, receive, send)
+            return
+        authentication = self._authentication
+        authenticator, sessions = authentication.authenticator, authentication.sessions
+        method = "?"
+        if sessions is not None and is_console(scope):
+            with suppress(MetadataError):  # without the key there are no sessions
+                await sessions.refresh()
+        try:
+            headers = _headers(scope)
+            credentials = authentication.credentials(scope, headers)
             method = credentials.method
             if method in _AMBIENT and scope["state"].get("is_foreign"):
                 raise _CrossSiteError("another site's page asks with its visitor's credentials")
@@ -126,111 +234,14 @@ class AuthenticationMiddleware:
         else:
             await self._app(scope, receive, send)
 
-    def caller_nowait(self, scope: Scope) -> tuple[str, Caller] | None:
-        """The method, and who sends an HTTP request; None: that takes longer, or it is refused.
-        Nothing is noted or counted."""
-        chain = self.authenticator.chain
-        try:
-            headers = _headers(scope)
-            credentials = self._credentials(scope, headers)
-            if (principal := self.authenticator.authenticate_nowait(credentials)) is None:
-                return None
-            named = headers.get(b"x-original-principal")
-            original = chain.check_original(principal.role, named, same_is_good=True)
-        except BrokerError:
-            return None
-        return credentials.method, Caller(principal.role, original)
-
-    def refuse_nowait(self, scope: Scope) -> BrokerError | Credentials | None:
-        """Why an HTTP request is refused whatever it asks for; noted and counted.
-
-        Credentials: their check takes longer, ``refuse_later`` can tell. None: there is more to ask
-        about it, in the usual way.
-        """
-        if self._is_open(scope):
-            return None
-        authenticator, method = self.authenticator, "?"
-        host, port = scope["client"]
-        try:
-            credentials = self._credentials(scope, _headers(scope))
-            method = credentials.method
-            principal = authenticator.authenticate_or_wait(credentials, host)
-        except BrokerError as error:
-            authenticator.refusal(f"{host}:{port}", scope["type"], method, error)
-            return error
-        return credentials if principal is None else None
-
-    async def refuse_later(self, scope: Scope, credentials: Credentials) -> BrokerError | None:
-        """The same, however long the check takes. None: they are good, and that is remembered."""
-        host, port = scope["client"]
-        try:
-            await self.authenticator.authenticate(credentials, host)
-        except BrokerError as error:
-            self.authenticator.refusal(f"{host}:{port}", scope["type"], credentials.method, error)
-            return error
-        return None
-
-    def _is_open(self, scope: Scope) -> bool:
-        if scope["type"] != "http":
-            return False
-        path = route_path(scope)
-        if scope["method"] not in ("GET", "HEAD"):
-            return path in (LOGIN, LOGOUT)
-        return path in self._open or path.startswith(_OPEN_FILES)
-
-    def _credentials(self, scope: Scope, headers: dict[bytes, str]) -> Credentials:
-        """The credentials of the request; of several things the one that its sender names first.
-
-        Raises:
-            AuthenticationError: a method that isn't configured, or a header that makes no sense.
-        """
-        certificate: bytes | None = scope["state"].get("client_certificate")
-        methods = self.authenticator.chain.methods
-        named = headers.get(b"x-pulsar-auth-method-name")
-        if named is not None and named not in methods:
-            raise _UnsupportedMethodError(named)
-        scheme, _, value = headers.get(b"authorization", "").partition(" ")
-        for method in (named,) if named is not None else methods:
-            if method == "token" and scheme.lower() == "bearer":
-                return Credentials("token", value.strip().encode("latin-1"))
-            if method == "basic" and scheme.lower() == "basic":
-                return Credentials("basic", _decoded(value))
-            if method == "token" and not scheme and scope["type"] == "websocket":
-                query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
-                if token := query.get("token"):
-                    return Credentials("token", token[0].encode("latin-1", "replace"))
-            if method == "tls" and certificate is not None:
-                return Credentials("tls", certificate=certificate)
-        kept = None if scheme or self._sessions is None else self._sessions.credentials(scope)
-        if kept is not None:
-            return kept
-        if scheme or named is not None:
-            raise AuthenticationError("an Authorization header of no configured method")
-        return Credentials("none")
-
     async def _refuse(self, error: BrokerError, scope: Scope, receive: Receive, send: Send) -> None:
         is_websocket = scope["type"] == "websocket"
-        response = self.answer(error, is_websocket=is_websocket)
-        is_http = scope["type"] == "http"
-        if response.status_code == 401 and self._sessions and is_http and is_console(scope):
+        response = self._authentication.answer(error, is_websocket=is_websocket)
+        shows_console = self._authentication.sessions is not None and scope["type"] == "http"
+        if response.status_code == 401 and shows_console and is_console(scope):
             is_form = scope["method"] == "POST"
             response = error_response(401, _ENDED) if is_form else _to_login(scope)
         await refuse(response, scope, receive, send)
-
-    def answer(self, error: BrokerError, *, is_websocket: bool = False) -> Response:
-        """The answer to a client that was refused for that."""
-        if isinstance(error, _CrossSiteError):
-            return error_response(403, "Another site's page (corsAllowedOrigins)")
-        if isinstance(error, TooManyChecksError):  # nothing is said about the credentials
-            response = error_response(503, BUSY)
-            response.headers["retry-after"] = "1"
-            return response
-        reason = REFUSED if is_websocket else _REQUIRED
-        if isinstance(error, _UnsupportedMethodError):
-            reason = str(error)
-        response = error_response(401, reason)
-        response.raw_headers.extend(self._challenges)
-        return response
 
 
 def _sending(send: Send, headers: list[tuple[bytes, bytes]]) -> Send:

@@ -11,14 +11,12 @@ from __future__ import annotations
 import asyncio
 import re
 import zlib
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Iterable
+from typing import Final
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from magnetar.broker.http.streamed_answers import IN_PIECES
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable
-
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _WORTH_BYTES: Final = 1024  # less fits in one packet anyway
 _THREAD_BYTES: Final = 32 * 1024  # 0.3 ms of the loop at level 4

@@ -22,12 +22,11 @@ from magnetar.broker.auth.provider_chain import Credentials
 from magnetar.broker.http.middleware.raw_path import route_path
 from magnetar.metadata.errors import BadVersionError, MetadataError, NotFoundError
 from magnetar.metadata.recipes import update
-from magnetar.metadata.store import CREATE_ONLY
+from magnetar.metadata.store import CREATE_ONLY, MetadataStore
 
 if TYPE_CHECKING:
     from starlette.types import Scope
 
-    from magnetar.metadata.store import MetadataStore
 
 CONSOLE: Final = "/console"
 LOGIN: Final = "/console/login"

@@ -1,12 +1,8 @@
 """What a proxy tells of a request: the scheme that its client used, and the client's address."""
 
-from __future__ import annotations
+from typing import Final
 
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
-
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 _FOR_MAX: Final = 200
 

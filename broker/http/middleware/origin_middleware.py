@@ -6,16 +6,15 @@ whether authentication is on or not, and of CORS.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Final
 
+from magnetar.bookkeeper.origin_check import OriginCheck
 from magnetar.broker.http.errors import error_response, refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from magnetar.bookkeeper.origin_check import OriginCheck
 
 _TAKING: Final = b"/topics/"
 

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, cast
 
 from fastapi import Request, Response
 
+from magnetar.broker.config import BrokerConfig
 from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.middleware.console_sessions import ConsoleSessions
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from magnetar.broker.config import BrokerConfig
     from magnetar.broker.console.console import Console
-    from magnetar.broker.http.middleware.console_sessions import ConsoleSessions
 
 routes = Routes(access=Access.FREE, mode=RoutingMode.LOCAL, include_in_schema=False)
 

@@ -37,6 +37,7 @@ from magnetar.broker.http.messaging.value_schemas import DecodedValue, ValueSche
 from magnetar.broker.http.responses import JsonResponse, no_content
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
 from magnetar.broker.http.routing.route_permissions import right_of
+from magnetar.broker.http.streamed_answers import StreamedAnswer
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.service.broker_service import BrokerService
 from magnetar.broker.subscription.consumer import SUB_TYPES
@@ -269,7 +270,7 @@ async def stream_messages(
     shown = _MessageView(request, topic, payload == "base64", decode)
     # Nothing between here and the client may collect what is to arrive at once.
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(
+    return StreamedAnswer(
         _lines(session, shown, window, auto_ack=autoAck, events=events),
         media_type="text/event-stream" if events else "application/x-ndjson",
         headers=headers,

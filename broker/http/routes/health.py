@@ -55,5 +55,6 @@ async def ready_for_clients(service: Service) -> Response:
 
     Registered among the cluster's brokers, the metadata store answers, not draining.
     """
-    reasons = await service.readiness.reasons()
-    return JsonResponse(readiness_document(reasons), 503 if reasons else 200)
+    trouble = await service.readiness.trouble()
+    document = readiness_document([] if trouble is None else [trouble.reason])
+    return JsonResponse(document, 200 if trouble is None else 503)

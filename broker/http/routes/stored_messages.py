@@ -3,12 +3,11 @@
 import asyncio
 import base64
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal
 
 from fastapi import Path, Query, Request, Response
-from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -37,6 +36,7 @@ from magnetar.broker.http.middleware.audit import note_read
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
 from magnetar.broker.http.routing.route_permissions import right_of
+from magnetar.broker.http.streamed_answers import StreamedAnswer, while_connected
 from magnetar.broker.http.topics.topic_access import TOPIC, message_id, persistent
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.entry_header import parse_header
@@ -46,6 +46,7 @@ from magnetar.broker.protocol.text import readable
 from magnetar.broker.rate_limits.rate_sampler import iso_time
 from magnetar.broker.service.broker_service import BrokerService
 from magnetar.broker.topic.persistent_topic import PersistentTopic
+from magnetar.broker.transaction.coordinator import as_signed
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.managed_ledger.cursor.cursor import Cursor
 from magnetar.managed_ledger.entry_batch import EntryBatch
@@ -54,7 +55,6 @@ from magnetar.managed_ledger.position import EARLIEST, Position
 
 routes = Routes(TOPIC, tag="persistent topics", access=Access.CONSUME_401, mode=RoutingMode.TOPIC)
 
-T = TypeVar("T")
 _Id = Annotated[int, Path(ge=0, lt=2**63)]
 _Filter = Annotated[
     str, Query(description='As `key = "c-1" and value.status ~ "^dec" and size > 1kB`')
@@ -91,6 +91,8 @@ _TEXT_FIELDS = (
     *("encryption_algo", "marker_type", "txnid_least_bits", "txnid_most_bits", "uuid"),
     *("num_chunks_from_msg", "total_chunk_msg_size", "chunk_id"),
 )
+_SIGNED_FIELDS = ("sequence_id", "highest_sequence_id", "txnid_least_bits", "txnid_most_bits")
+"""Numbers of 64 bits in Java: a marker's sequence id is -1, and its clients read no larger one."""
 _TIME_FIELDS = ("publish_time", "event_time", "deliver_at_time")
 _BASE64_FIELDS = ("encryption_param", "schema_version", "ordering_key")
 
@@ -101,7 +103,6 @@ def _headers(metadata: pb.MessageMetadata, batch_bytes: int) -> dict[str, str]:
     headers = {
         "X-Pulsar-PROPERTY": json.dumps(properties),
         "X-Pulsar-Is-Encrypted": "true" if metadata.encryption_keys else "false",
-        "X-Pulsar-txn-uncommitted": "false",  # without transactions nothing is
     }
     for field in (*_TEXT_FIELDS, *_TIME_FIELDS, *_BASE64_FIELDS):
         if not metadata.HasField(field):  # type: ignore[arg-type] # names of the descriptor
@@ -112,6 +113,8 @@ def _headers(metadata: pb.MessageMetadata, batch_bytes: int) -> dict[str, str]:
         elif field in _BASE64_FIELDS:
             headers[f"X-Pulsar-Base64-{name}"] = base64.b64encode(value).decode()
         else:
+            if field in _SIGNED_FIELDS:
+                value = as_signed(value)
             text = str(value).lower() if isinstance(value, bool) else str(readable(value))
             headers[f"X-Pulsar-{name}"] = text.encode("unicode_escape").decode()
     if metadata.HasField("compression"):
@@ -122,14 +125,30 @@ def _headers(metadata: pb.MessageMetadata, batch_bytes: int) -> dict[str, str]:
     return headers
 
 
-async def _answer(service: BrokerService, batch: EntryBatch) -> Response:
+def _transaction_headers(
+    topic: PersistentTopic, position: Position, metadata: pb.MessageMetadata
+) -> dict[str, str]:
+    """Whether consumers get it, in two parts: what is behind an open transaction waits, too."""
+    known = None if topic.transactions is None else topic.transactions.buffer
+    is_open = known is not None and position > known.readable
+    headers = {"X-Pulsar-txn-uncommitted": str(is_open).lower()}
+    if metadata.HasField("txnid_most_bits") and metadata.HasField("txnid_least_bits"):
+        transaction = TransactionId(metadata.txnid_most_bits, metadata.txnid_least_bits)
+        is_aborted = known is not None and known.is_aborted(transaction)
+        headers["X-Pulsar-txn-aborted"] = str(is_aborted).lower()
+    return headers
+
+
+async def _answer(topic: PersistentTopic, batch: EntryBatch) -> Response:
     """The first entry of ``batch``."""
+    service = topic.service
     body, bytes_max = batch.bodies[0], _EXPANSION_MAX * service.config.max_message_size
     with answer_for(UndecodableEntryError, 500):
         metadata, payload = await service.schemas.in_value_thread(
             lambda: decode_whole_entry(body, bytes_max)
         )
-    headers = _headers(metadata, len(body))
+    position = (batch.ledger_id, batch.first)
+    headers = _headers(metadata, len(body)) | _transaction_headers(topic, position, metadata)
     headers["X-Pulsar-Message-ID"] = f"{batch.ledger_id}:{batch.first}"
     if (added := decode_broker_metadata(batch.heads[0])) is not None:
         if added.HasField("broker_timestamp"):
@@ -154,7 +173,7 @@ async def message_by_id(service: Service, topic: Topic, ledger_id: _Id, entry_id
         service, topic, "GetMessageById", "GetMessageById is not allowed on partitioned-topic"
     )
     return await _answer(
-        service, await _entry(found.ledger, (ledger_id, entry_id), "Message id not found")
+        found, await _entry(found.ledger, (ledger_id, entry_id), "Message id not found")
     )
 
 
@@ -176,7 +195,7 @@ async def peek(
     else:
         before = ledger.offsets.previous_position(ledger.offsets.first_position())
         position = ledger.offsets.position_after(before, nth)
-    return await _answer(service, await _entry(ledger, position, "Message not found"))
+    return await _answer(found, await _entry(ledger, position, "Message not found"))
 
 
 async def _nth_unacked(ledger: ManagedLedger, cursor: Cursor, nth: int) -> Position:
@@ -280,7 +299,7 @@ async def search(
     is_last = before or (position == "latest" and not (subscription or timestamp))
     log = CompactedLog(found.ledger, lambda: found.compacted) if readCompacted else found.ledger
     work = (searching.last if is_last else searching.run)(log, wanted)
-    result = await _while_connected(request, work)
+    result = await while_connected(request.receive, work)
     if payload != "none":
         note_read(request.scope, result.messages)
     return JsonResponse(result.as_json())
@@ -295,26 +314,7 @@ def _search_in(request: Request, topic: PersistentTopic) -> MessageSearch:
     return MessageSearch(schemas, topic.name, topic.service.config.max_message_size, state_of)
 
 
-async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Nobody reads on for a browser that has gone. Raises ClientDisconnect: it has."""
-
-    async def left() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    tasks = asyncio.ensure_future(work), asyncio.ensure_future(left())
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if not tasks[0].done():
-            raise ClientDisconnect
-        return tasks[0].result()
-    finally:
-        for each in tasks:
-            each.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-class _Followed(StreamingResponse):
+class _Followed(StreamedAnswer):
     """Ends the follower however it ends: a client may leave before the first piece."""
 
     def __init__(self, follower: Follower, lines: AsyncIterator[bytes], media_type: str) -> None:
@@ -472,5 +472,5 @@ async def examine(
     if initialPosition == "latest":
         skip = ledger.offsets.entry_count - messagePosition + 1
     return await _answer(
-        service, await _entry(ledger, ledger.offsets.position_after(before, skip), missing)
+        found, await _entry(ledger, ledger.offsets.position_after(before, skip), missing)
     )

@@ -167,12 +167,13 @@ async def analyze_backlog(of: OneSubscription, body: IdBody) -> Response:
         entries_max=config.subscription_backlog_scan_max_entries,
         time_max_ms=config.subscription_backlog_scan_max_time_ms,
     )
+    entries = metrics.entries - metrics.markers
     answer: dict[str, Any] = {
-        "entries": metrics.entries,
+        "entries": entries,
         "messages": metrics.messages,
         "markerMessages": metrics.markers,
         "filterRejectedEntries": 0,
-        "filterAcceptedEntries": metrics.entries - metrics.markers,
+        "filterAcceptedEntries": entries,
         "filterRescheduledEntries": 0,
         "filterRejectedMessages": 0,
         "filterAcceptedMessages": metrics.messages,

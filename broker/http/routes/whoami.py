@@ -1,13 +1,13 @@
 """Who asks, and what he may do: for tools that offer only what is allowed. Our own route."""
 
-from __future__ import annotations
-
 import asyncio
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 from fastapi import Query, Request, Response
+from starlette.applications import Starlette
 
 from magnetar.bookkeeper.auth.certificates import end_s
 from magnetar.broker.auth.authorization import Permission, Resource
@@ -18,14 +18,8 @@ from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, decl
 from magnetar.broker.http.routing.route_permissions import caller_of, resource_of
 from magnetar.broker.http.routing.scatter_gather import each
 from magnetar.broker.protocol.topic_name import TopicName
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from starlette.applications import Starlette
-
-    from magnetar.broker.service.access_control import AccessControl
-    from magnetar.broker.service.broker_service import BrokerService
+from magnetar.broker.service.access_control import AccessControl
+from magnetar.broker.service.broker_service import BrokerService
 
 routes = Routes("/admin/v2", tag="access", access=Access.FREE, mode=RoutingMode.LOCAL)
 

@@ -97,7 +97,7 @@ def create_app(service: BrokerService) -> Starlette:
     app.state.audit_log = AuditLog()
     attach(app, service)
     app.state.http_figures = HttpMetrics()
-    app.state.request_limiter = None
+    app.state.request_limiter = app.state.authentication = None
     if service.config.http_requests_limit_enabled:
         rate = service.config.http_requests_max_per_second
         app.state.request_limiter = AddressLimiter(rate)
@@ -174,16 +174,23 @@ def _add_layers(app: Starlette, service: BrokerService) -> None:
     )
     app.add_middleware(WebSocketMiddleware, routes=_WEBSOCKETS)
     if config.authentication_enabled:
-        # Imported here: only with authentication. Inside CORS: browsers ask first, without a role.
-        from magnetar.broker.http.middleware.authentication import AuthenticationMiddleware
+        # Imported here: only with authentication.
+        from magnetar.broker.http.middleware.authentication import (
+            AuthenticationMiddleware,
+            RequestAuthentication,
+        )
 
         assert service.authenticator is not None
+        authentication = app.state.authentication = RequestAuthentication(
+            service.authenticator,
+            config.authenticate_metrics_endpoint,
+            app.state.console_sessions if config.web_console_enabled else None,
+        )
+        # Inside CORS: browsers ask first, without a role.
         app.add_middleware(
             AuthenticationMiddleware,
-            authenticator=service.authenticator,
-            metrics_too=config.authenticate_metrics_endpoint,
+            authentication=authentication,
             grace_s=config.authentication_refresh_check_seconds,
-            sessions=app.state.console_sessions if config.web_console_enabled else None,
         )
     if origins := _words(config.cors_allowed_origins):
         app.add_middleware(

@@ -5,23 +5,19 @@ the outermost of ours does that (request_context.py). Its router tries all route
 for the last of 530.
 """
 
-from __future__ import annotations
-
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from magnetar.broker.http.errors import response_of
 from magnetar.broker.http.page_answers import refusal_for
 from magnetar.broker.http.routing.redirects import redirection
 from magnetar.broker.http.routing.route import Route, declared_routes
-
-if TYPE_CHECKING:
-    from starlette.responses import Response
-    from starlette.types import ASGIApp, Receive, Scope, Send
 
 _METHODS: Final = ("GET", "PUT", "POST", "DELETE")
 

@@ -2,9 +2,9 @@
 for nothing but the storage.
 
 Such a call costs three quarters of what it costs through the layers. Everything else (another
-route, a topic that nobody publishes to at the moment, web pages of other sites, what is refused or
-wrong) is left to the application, which then begins with an untouched request. So only results of
-messages are told here.
+route, a topic that isn't loaded here, web pages of other sites, what is refused or wrong) is left
+to the application, which then begins with an untouched request. So only results of messages are
+told here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.messaging.rest_produce import SCHEMA_FIELDS, parse_messages
 from magnetar.broker.http.middleware.origin_settings import site_check
 from magnetar.broker.http.middleware.request_context import RequestIds
-from magnetar.broker.http.server.fast_rejector import authentication_layer
 from magnetar.broker.protocol.messages import HEAVY_BYTES
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
     from magnetar.broker.config import BrokerConfig
     from magnetar.broker.http.messaging.rest_produce import RestPublishers
+    from magnetar.broker.http.middleware.authentication import RequestAuthentication
     from magnetar.broker.http.middleware.rate_limit import AddressLimiter
     from magnetar.broker.http.middleware.request_context import HttpMetrics
     from magnetar.broker.http.server.request_cycle import RequestCycle
@@ -47,7 +47,7 @@ class DirectProduce:
         self._state = app.state
         self._metrics: HttpMetrics = app.state.http_figures
         self._limiter: AddressLimiter | None = app.state.request_limiter
-        self._authentication = authentication_layer(app, config)
+        self._authentication: RequestAuthentication | None = app.state.authentication
         self._ids = RequestIds()
         self._sites = site_check(config)
         self._requests_max = config.max_concurrent_http_requests
@@ -89,13 +89,14 @@ class DirectProduce:
         publishers: RestPublishers = self._state.rest_publishers
         if (
             body.keys() & SCHEMA_FIELDS
-            or (publisher := publishers.free(topic, producer_name)) is None
-            or (
-                self._limiter is not None
-                and self._limiter.take((scope["client"] or ("",))[0], time.monotonic()) > 0
-            )
+            or (publisher := publishers.borrow(topic, producer_name)) is None
         ):
             return False
+        if self._limiter is not None:
+            address = (scope["client"] or ("",))[0]
+            if self._limiter.take(address, time.monotonic()) > 0:
+                publishers.give_back(publisher)
+                return False
         now_ms = self._state.service.wall_clock()
         answer = partial(self._answer, cycle, began_s)
         publishers.produce_nowait(publisher, messages, now_ms, answer)

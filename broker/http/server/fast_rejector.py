@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from magnetar.broker.auth.provider_chain import Credentials
     from magnetar.broker.config import BrokerConfig
-    from magnetar.broker.http.middleware.authentication import AuthenticationMiddleware
+    from magnetar.broker.http.middleware.authentication import RequestAuthentication
     from magnetar.broker.http.middleware.request_context import HttpMetrics
 
 HEAD_BYTES_MAX: Final = 4096
@@ -48,13 +48,13 @@ PendingAuth: TypeAlias = "Callable[[], Awaitable[bytes | None]]"
 
 
 class FastRejector:
-    def __init__(self, layer: AuthenticationMiddleware, metrics: HttpMetrics) -> None:
+    def __init__(self, authentication: RequestAuthentication, metrics: HttpMetrics) -> None:
         """
         Args:
-            layer: decides, as it does for all other requests.
+            authentication: decides, as it does for all other requests.
             metrics: of the web server; refusals here count, too.
         """
-        self._layer = layer
+        self._authentication = authentication
         self._metrics = metrics
         self._prefix = secrets.token_hex(4)
         self._numbers = itertools.count(1)
@@ -86,7 +86,7 @@ class FastRejector:
             "client": (ip, port),
             "state": {},
         }
-        found = self._layer.refuse_nowait(scope)
+        found = self._authentication.refuse_nowait(scope)
         if found is None:
             return None
         if isinstance(found, BrokerError):
@@ -94,13 +94,13 @@ class FastRejector:
         return partial(self._resolve, scope, found)
 
     async def _resolve(self, scope: dict[str, Any], credentials: Credentials) -> bytes | None:
-        error = await self._layer.refuse_later(scope, credentials)
+        error = await self._authentication.refuse_later(scope, credentials)
         return None if error is None else self._encode(error)
 
     def _encode(self, error: BrokerError) -> bytes:
         if (known := self._known.get(type(error))) is None:
             # Plain requests name no method, the one thing that an answer could repeat.
-            known = self._known[type(error)] = self._parts(self._layer.answer(error))
+            known = self._known[type(error)] = self._parts(self._authentication.answer(error))
         status, before, behind = known
         self._metrics.answers[status // 100] += 1
         return b"%s%x%s" % (before, next(self._numbers), behind)
@@ -116,19 +116,8 @@ class FastRejector:
 
 def fast_rejector(app: Starlette, config: BrokerConfig) -> FastRejector | None:
     """None: other layers have to see every request."""
-    layer = authentication_layer(app, config)
+    authentication = app.state.authentication
     is_counted = config.http_requests_limit_enabled or config.max_concurrent_http_requests > 0
-    if layer is None or is_counted or config.cors_allowed_origins:
+    if authentication is None or is_counted or config.cors_allowed_origins:
         return None
-    return FastRejector(layer, app.state.http_figures)
-
-
-def authentication_layer(app: Starlette, config: BrokerConfig) -> AuthenticationMiddleware | None:
-    """As every request passes it, but for the console's; None: everybody is a known client."""
-    if (authenticator := app.state.service.authenticator) is None:
-        return None
-    from magnetar.broker.http.middleware.authentication import (
-        AuthenticationMiddleware,  # only with authentication
-    )
-
-    return AuthenticationMiddleware(app, authenticator, config.authenticate_metrics_endpoint)
+    return FastRejector(authentication, app.state.http_figures)

@@ -84,4 +84,9 @@ class RequestCycle(RequestResponseCycle):
         self.message_event.set()
         if not self.keep_alive:
             self.transport.close()
-        self.on_response()
+        on_response, self.on_response = self.on_response, _do_nothing
+        on_response()
+
+
+def _do_nothing() -> None:
+    """Of an answered request. The connection holds it: not the other way round, too."""

@@ -124,6 +124,8 @@ class LenientHttpProtocol(HttpToolsProtocol):
         if isinstance(protocol, CorkedWebSocketProtocol):
             protocol.on_lost = partial(self.addresses.leave, self._address)
             protocol.on_garbage = partial(self.lines.count, "Not WebSocket, or over its limits")
+        # It holds this protocol by its methods; uvicorn lets go of it where a connection ends.
+        self.parser = None  # type: ignore[assignment]  # as uvicorn
 
     # --- what arrives
 

@@ -8,13 +8,11 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-if TYPE_CHECKING:
-    from magnetar.broker.protocol.topic_name import TopicName
-    from magnetar.broker.service.access_control import Right
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.service.access_control import Right
 
 logger = logging.getLogger(__name__)
 
@@ -111,6 +109,7 @@ class WebSocketChannel:
             await asyncio.wait((writing,), timeout=close_s)
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
+        self._writing = None  # its error holds the frames that hold this channel
 
     async def receive(self) -> list[str] | None:
         """The next text frames, which came together; None when the session is over.

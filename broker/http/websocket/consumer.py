@@ -1,17 +1,16 @@
 """WebSocket consumer and reader sessions: messages out under credit, acknowledgements in (6.3)."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import secrets
 from abc import abstractmethod
 from base64 import b64encode
 from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
@@ -19,8 +18,9 @@ from magnetar.broker.errors import BrokerError
 from magnetar.broker.http.messaging.consumed_message import ConsumedMessage, MessageKey, parse_key
 from magnetar.broker.http.messaging.internal_consumer import InternalConsumer
 from magnetar.broker.http.messaging.internal_producer import InternalProducer
-from magnetar.broker.http.websocket.channel import CLOSE_BASE, RESTART, Session
+from magnetar.broker.http.websocket.channel import CLOSE_BASE, RESTART, Session, WebSocketChannel
 from magnetar.broker.http.websocket.fields import iso_millis, whole
+from magnetar.broker.http.websocket.parameters import ConsumerParameters, ReaderParameters
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.messages import (
     HEAVY_BYTES,
@@ -30,15 +30,9 @@ from magnetar.broker.protocol.messages import (
 )
 from magnetar.broker.protocol.topic_name import InvalidTopicNameError, TopicName
 from magnetar.broker.schema.definition import parse_version
+from magnetar.broker.service.broker_service import BrokerService
 from magnetar.broker.subscription.consumer import EXCLUSIVE, SubscribeRequest
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from magnetar.broker.http.websocket.channel import WebSocketChannel
-    from magnetar.broker.http.websocket.parameters import ConsumerParameters, ReaderParameters
-    from magnetar.broker.service.broker_service import BrokerService
 
 logger = logging.getLogger(__name__)
 

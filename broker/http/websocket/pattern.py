@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -19,21 +20,17 @@ from magnetar.broker.errors import (
 )
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.websocket.consumer import ConsumerSession
+from magnetar.broker.http.websocket.parameters import ConsumerParameters
 from magnetar.broker.protocol.topic_name import TopicName, valid_namespace_part
 from magnetar.broker.resources.resources import stored_topic_of
+from magnetar.broker.service.access_control import Right
+from magnetar.broker.service.broker_service import BrokerService
 from magnetar.broker.topic.topic_list import TopicPattern, visible_topics
 from magnetar.managed_ledger.position import EARLIEST
 from magnetar.metadata.errors import MetadataError
-from magnetar.metadata.store import EventType
+from magnetar.metadata.store import EventType, MetadataEvent, SessionEvent, Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from magnetar.broker.http.websocket.parameters import ConsumerParameters
-    from magnetar.broker.service.access_control import Right
-    from magnetar.broker.service.broker_service import BrokerService
-    from magnetar.metadata.store import MetadataEvent, SessionEvent, Watch
-
     OnChange = Callable[[TopicName | None, bool], None]
 
 logger = logging.getLogger(__name__)

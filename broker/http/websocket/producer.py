@@ -11,12 +11,13 @@ import binascii
 import itertools
 from base64 import b64decode
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import orjson
 
 from magnetar.broker.http.messaging.internal_producer import InternalProducer
-from magnetar.broker.http.websocket.channel import Session
+from magnetar.broker.http.websocket.channel import Session, WebSocketChannel
 from magnetar.broker.http.websocket.fields import (
     FieldError,
     base64_bytes,
@@ -25,26 +26,20 @@ from magnetar.broker.http.websocket.fields import (
     time_ms,
     whole,
 )
-from magnetar.broker.http.websocket.parameters import add_encryption_key
+from magnetar.broker.http.websocket.parameters import ProducerParameters, add_encryption_key
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.compression import COMPRESSIONS
 from magnetar.broker.protocol.messages import (
     HEAVY_BYTES,
+    Entry,
     OutgoingMessage,
     SingleEncoder,
     encode_batch,
     encode_message_id,
     encode_single,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from magnetar.broker.http.websocket.channel import WebSocketChannel
-    from magnetar.broker.http.websocket.parameters import ProducerParameters
-    from magnetar.broker.protocol.messages import Entry
-    from magnetar.broker.protocol.topic_name import TopicName
-    from magnetar.broker.service.broker_service import BrokerService
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.service.broker_service import BrokerService
 
 _BAD_JSON, _BAD_ENCODING, _UNKNOWN = 3, 7, 8
 _SHRUNK_AT_MOST, _BATCHED_BYTES_MIN = 16, 6  # by compression; of a message in a batch
@@ -185,6 +180,7 @@ class ProducerSession(Session):
             self._publisher.close()
         if self._watch is not None:
             self._watch.cancel()
+        self._sent.clear()  # which hold this session
 
     # --- messages
 

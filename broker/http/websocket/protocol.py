@@ -121,6 +121,8 @@ class CorkedWebSocketProtocol(WebSocketsSansIOProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        # The frames of these hold what holds them.
+        self.conn.parser_exc = self.conn.handshake_exc = None
         if self._abort_timer is not None:
             self._abort_timer.cancel()
         if self.on_lost is not None:

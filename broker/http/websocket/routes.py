@@ -1,13 +1,13 @@
 """The WebSocket endpoints: refuse with an HTTP status, or accept and run a session."""
 
-from __future__ import annotations
-
 import logging
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from starlette.responses import Response
 from starlette.routing import WebSocketRoute
-from starlette.websockets import WebSocketDisconnect
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from magnetar.broker.auth.authorization import Permission, Resource
 from magnetar.broker.errors import (
@@ -35,16 +35,11 @@ from magnetar.broker.http.websocket.parameters import (
 from magnetar.broker.http.websocket.pattern import TOPICS_MAX, NamePattern, PatternSession
 from magnetar.broker.http.websocket.producer import ProducerSession
 from magnetar.broker.protocol.topic_name import InvalidTopicNameError, TopicName
+from magnetar.broker.service.access_control import AccessControl, Right
+from magnetar.broker.service.broker_service import BrokerService
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from starlette.responses import Response
-    from starlette.websockets import WebSocket
-
     from magnetar.broker.http.middleware.authenticated_requests import AuthenticatedRequest
-    from magnetar.broker.service.access_control import AccessControl, Right
-    from magnetar.broker.service.broker_service import BrokerService
 
 logger = logging.getLogger(__name__)
 

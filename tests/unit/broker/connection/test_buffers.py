@@ -32,14 +32,30 @@ def frames_through(shared: SharedBuffer, stream: bytes, pieces: list[int]) -> li
 @settings(max_examples=80, deadline=None)
 @given(
     sizes=st.lists(
-        st.sampled_from([0, 1, 5, 100, 4_000, 65_530, 65_540, 200_000, 600_000]), max_size=8
+        st.sampled_from([0, 1, 5, 100, 4_000, 65_530, 65_540, 100_000, 200_000, 600_000]),
+        max_size=8,
     ),
     pieces=st.lists(st.sampled_from([1_000, 7_777, 65_536, 300_000]), min_size=1, max_size=5),
+    room=st.sampled_from([128 * 1024, 256 * 1024]),
 )
-def test_frames_come_out_whole_however_they_arrive(sizes: list[int], pieces: list[int]) -> None:
+def test_frames_come_out_whole_however_they_arrive(
+    sizes: list[int], pieces: list[int], room: int
+) -> None:
     frames = [bytes((n % 251,)) * size for n, size in enumerate(sizes)]
     stream = b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
-    assert frames_through(SharedBuffer(128 * 1024), stream, pieces) == frames
+    assert frames_through(SharedBuffer(room), stream, pieces) == frames
+
+
+def test_the_rest_of_a_frame_is_read_with_what_follows_while_reads_fill_the_buffer() -> None:
+    buffer = FrameBuffer(SharedBuffer())
+    room = len(buffer.target())
+    view, end = buffer.received(room)
+    view[end - 100_000 : end - 99_996] = (130_000).to_bytes(4, "big")
+    buffer.keep(view, end - 100_000, end)
+    assert len(buffer.target()) == room - 100_000
+    view, end = buffer.received(1_000)  # a slow client: the next pieces aren't copied each time
+    buffer.keep(view, 0, end)
+    assert len(buffer.target()) == 130_004 - 101_000
 
 
 def test_an_announced_size_alone_costs_no_memory() -> None:

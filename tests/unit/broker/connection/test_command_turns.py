@@ -176,9 +176,15 @@ def large(first: int, end: int) -> bytes:
     return b"".join(message(n, payload=bytes(100_000)) for n in range(first, end))
 
 
+def one_read(first: int) -> bytes:
+    """Six messages that fill the room of a read."""
+    data, without = large(first, first + 5), message(first + 5, payload=b"")
+    return data + message(first + 5, payload=bytes(SHARED_BYTES - len(data) - len(without)))
+
+
 async def test_reads_that_fill_their_room_are_one_publish(monkeypatch: pytest.MonkeyPatch) -> None:
     broker, client, sizes = await published(monkeypatch)
-    client.feed(large(0, 8))  # 512 KiB, then the rest of the sixth, then less than there is room
+    client.feed(large(0, 8))  # 512 KiB, then less than there is room
     assert sizes == [8]
     await client.receive(8)
     await broker.close()
@@ -188,12 +194,12 @@ async def test_a_read_that_fills_its_room_may_be_the_last_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broker, client, sizes = await published(monkeypatch)
-    client.feed(large(0, 6))  # the second read is the rest of the sixth, and nothing follows
+    client.feed(one_read(0))  # and nothing follows
     assert not sizes
     await asyncio.sleep(0)
     assert sizes == [6]
     await client.receive(6)
-    client.feed(large(6, 12))
+    client.feed(one_read(6))
     client.lose()  # what came before the end is stored, as ever
     await asyncio.sleep(0)
     assert sizes == [6, 6]

@@ -5,6 +5,7 @@ their client reads.
 """
 
 import asyncio
+import itertools
 import random
 import socket
 from collections.abc import Callable, Sequence
@@ -217,6 +218,26 @@ def test_pieces_are_small_while_much_waits() -> None:
     budget.changed(BUDGET_BYTES)
     assert budget.piece_bytes == PIECE_BYTES
     budget.changed(1)
-    assert budget.piece_bytes == LEAST_PIECE_BYTES
+    assert budget.piece_bytes == LEAST_PIECE_BYTES == 2 * budget.turn_bytes
     budget.changed(-1)
     assert budget.piece_bytes == PIECE_BYTES
+
+
+@pytest.mark.parametrize("waits", [0, BUDGET_BYTES + 1])
+async def test_a_turn_hands_over_one_piece_while_much_waits(broker: Broker, waits: int) -> None:
+    """Those of 500 consumers that read nothing held others for a turn of several pieces each."""
+    producer = broker.client(port=5001)
+    await producer.receive_one()
+    await producer.produce()
+    (client,) = await consumers(broker, 1, pb.CommandSubscribe.Exclusive, capacity=1 << 30)
+    for sequence in range(100):
+        producer.feed(message(sequence, bytes(1_000)))
+    await producer.receive(100)
+    broker.service.unsent_budget.changed(waits)
+    flow(client, 1_000)
+    written = [0]
+    while written[-1] < 100:
+        await asyncio.sleep(0)
+        written.append(count(client))
+    most = max(now - before for before, now in itertools.pairwise(written))
+    assert most == (LEAST_PIECE_BYTES // 1_056 if waits else 100)  # with their heads

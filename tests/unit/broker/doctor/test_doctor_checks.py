@@ -103,7 +103,7 @@ BOOKIES = [
 ]
 STORAGE = StorageFacts(BOOKIES, 3, 2, RepairFacts(auditor="auto-1"), "--metadata zk:z:2181")
 GOOD = CredentialFacts("b1, tlsCertificateFilePath", ends_ms=NOW_MS + 90 * DAY_MS)
-BROKER = BrokerFacts("b1:8080", NOW_MS, [], {"cpu": 0.5, "memory": 0.5}, SETTINGS, [GOOD])
+BROKER = BrokerFacts("b1:8080", NOW_MS, "", {"cpu": 0.5, "memory": 0.5}, SETTINGS, [GOOD])
 BUSY = SubscriptionFacts(T, "s", 5, permits=9, delivered_ms=NOW_MS - 100, connected_ms=LONG_AGO_MS)
 PENDING = Explanation(Reason.PENDING, "", "", since_ms=LONG_AGO_MS)
 FAILING = replace(PENDING, message="c has it.", details={"redeliveryCount": 2})
@@ -341,11 +341,11 @@ FAULTS: list[tuple[Facts, str, Severity, str]] = [
         "all bookies of 2 are away, and their entries can't be read: 17, 4",
     ),
     (
-        replace(BROKER, not_ready=["the metadata store doesn't answer"]),
+        replace(BROKER, not_ready="no session", lacks_store=True),
         "broker-not-ready",
         CRITICAL,
-        "the metadata store doesn't answer. It serves the topics that it has open, and opens none:"
-        " look at metadataStoreUrl",
+        "no session. It serves the topics that it has open, and opens none: look at"
+        " metadataStoreUrl",
     ),
     (ends(29), "certificate-end", WARNING, "in 29 days"),
     (ends(1), "certificate-end", CRITICAL, "in 24 h"),

@@ -10,7 +10,10 @@ from magnetar.bookkeeper.auth.tokens import Principal
 from magnetar.broker.auth.authenticator import Authenticator
 from magnetar.broker.auth.provider_chain import ProviderChain
 from magnetar.broker.errors import AuthenticationError
-from magnetar.broker.http.middleware.authentication import AuthenticationMiddleware
+from magnetar.broker.http.middleware.authentication import (
+    AuthenticationMiddleware,
+    RequestAuthentication,
+)
 
 
 class _Fixed:
@@ -61,7 +64,7 @@ async def ask(
     chain = ProviderChain(
         [_Fixed(each) for each in methods.split(",")], anonymous, frozenset({"proxy-token"})
     )
-    layer = AuthenticationMiddleware(app, Authenticator(chain), metrics_too)
+    layer = AuthenticationMiddleware(app, RequestAuthentication(Authenticator(chain), metrics_too))
     pairs = headers.items() if isinstance(headers, dict) else headers or []
     state: dict[str, Any] = {} if certificate is None else {"client_certificate": certificate}
     if is_foreign:

@@ -26,6 +26,7 @@ from magnetar.broker.http.server.request_protocol import (
 )
 from magnetar.broker.listener.file_limit import AddressQuota, SocketQuota
 from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.topic.persistent_topic import PersistentTopic
 from tests.unit.broker.doubles import Broker
 from tests.unit.broker.http.authorized import authorized_broker
 from tests.unit.managed_ledger.cluster import eventually
@@ -327,6 +328,47 @@ async def test_what_the_storage_does_not_answer_ends(server: Server) -> None:
     await eventually(lambda: server.app.state.http_figures.active == 0)
 
 
+async def test_a_topic_without_a_publisher_gets_one_for_the_call(broker: Broker) -> None:
+    server = Server(broker)
+    assert b'"errorCode":0' in await server.ask(request(HOLDER))  # its schema is known from here on
+    server.started = 0
+    for name in ("", "alice"):
+        answer = await server.ask(request(messages({"payload": "x"}, producerName=name)))
+        assert b'"errorCode":0' in answer
+    assert server.started == 0
+    assert not server.app.state.rest_publishers._open
+    assert not broker.service.topics[str(TOPIC)].producers
+
+
+async def test_a_publisher_that_has_to_wait_is_the_applications(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, directory = Server(broker), broker.service.directory
+    await server.ask(request(HOLDER))
+    server.started, partitions = 0, directory.partitions_for_client
+
+    async def later(name: TopicName, *, create: bool) -> int:
+        await asyncio.sleep(0)
+        return await partitions(name, create=create)
+
+    monkeypatch.setattr(directory, "partitions_for_client", later)
+    assert b'"errorCode":0' in await server.ask(request(HOLDER))
+    assert server.started == 1
+    assert not server.app.state.rest_publishers._open
+    assert not broker.service.topics[str(TOPIC)].producers
+
+
+async def test_a_topic_that_takes_no_publisher_is_the_applications(broker: Broker) -> None:
+    server, topic = Server(broker), broker.service.topics[str(TOPIC)]
+    await server.ask(request(HOLDER))
+    server.started = 0
+    assert isinstance(topic, PersistentTopic)
+    await topic.terminate()
+    assert b"is terminated" in await server.ask(request(HOLDER))
+    assert server.started == 1
+    assert not server.app.state.rest_publishers._open
+
+
 @asynccontextmanager
 async def serving(**settings: object) -> AsyncIterator[tuple[Server, Held]]:
     """A server with these settings, whose topic has a publisher."""
@@ -360,6 +402,18 @@ async def test_the_rate_of_requests_is_one_for_both_ways() -> None:
             assert server.started == started
         held.release()
         await asyncio.gather(*calls)
+
+
+async def test_a_call_above_the_rate_keeps_no_publisher(broker: Broker) -> None:
+    server = Server(broker)
+    await server.ask(request(HOLDER))
+    server.direct._limiter = AddressLimiter(0.001)
+    await server.ask(request(HOLDER))
+    server.started = 0
+    server.connect()[0].data_received(request(HOLDER))
+    assert server.started == 1
+    assert not server.app.state.rest_publishers._open
+    assert not broker.service.topics[str(TOPIC)].producers
 
 
 async def test_pages_of_allowed_sites_are_answered_by_the_application() -> None:

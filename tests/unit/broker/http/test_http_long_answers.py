@@ -1,15 +1,22 @@
 """Answers about topics with very many ledgers: whole, by pieces, and no long turn of the loop."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, MutableMapping
 from types import SimpleNamespace
 from typing import Any, cast
 
 import orjson
 import pytest
+import starlette.responses
 from fastapi import Request
 from starlette.responses import StreamingResponse
 
-from magnetar.broker.http.streamed_answers import in_pieces, long_array, long_object
+from magnetar.broker.http.streamed_answers import (
+    StreamedAnswer,
+    in_pieces,
+    long_array,
+    long_object,
+)
 from magnetar.broker.http.topics.topic_internals import internal_stats, ledger_info, offline_stats
 from magnetar.broker.http.topics.topic_segments import topic_segments
 from magnetar.broker.topic.persistent_topic import PersistentTopic
@@ -144,3 +151,36 @@ async def test_what_fails_at_the_beginning_is_an_error_of_the_request() -> None:
 
     with pytest.raises(OSError, match="down"):
         await in_pieces(asked(), long_array({}, "n", fail()))
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_long_answer_is_made_as_long_as_its_client_is_there(
+    monkeypatch: pytest.MonkeyPatch, leaves: bool
+) -> None:
+    """And without a task group of anyio: the first one of a process imports it for 12 ms."""
+    monkeypatch.delattr(starlette.responses, "create_collapsing_task_group")
+    left, asked, sent, ended = asyncio.Event(), list[str](), list[bytes](), list[bool]()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        try:
+            yield b"1"
+            if leaves:
+                left.set()
+                await asyncio.Event().wait()
+            yield b"2"
+        finally:
+            ended.append(True)
+
+    async def receive() -> dict[str, Any]:
+        if not asked:
+            asked.append("body")
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message.get("body", b""))
+
+    await StreamedAnswer(pieces())({"type": "http"}, receive, send)
+    assert sent == ([b"", b"1"] if leaves else [b"", b"1", b"2", b""])
+    assert ended == [True]

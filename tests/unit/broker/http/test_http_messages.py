@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from magnetar.broker.http.messaging.local_producer import shared_heads
+from magnetar.broker.http.messaging.local_producer import shared_fields
 from magnetar.broker.http.websocket.protocol import text_frame_head
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.compression import COMPRESSIONS
@@ -61,17 +61,22 @@ def test_entries_of_one_encoder_are_those_of_each_message_alone(
     kind: pb.CompressionType.ValueType,
 ) -> None:
     encode = SingleEncoder("p", 99, kind).encode
-    for message in MESSAGES:
+    for message in [*MESSAGES, *(OutgoingMessage(b"z", 2**bits - 1) for bits in (14, 21, 63))]:
         ((metadata, body, sequence_id),) = encode([message])
         alone, wanted, _ = encode_single("p", message, 99, kind)
         assert (body, sequence_id) == (wanted, message.sequence_id)
         assert make_header(metadata) == make_header(alone)
 
 
-def test_heads_are_those_of_each_entry_alone() -> None:
-    metadatas = [metadata for metadata, _, _ in SingleEncoder("p", 99).encode(MESSAGES)]
-    wanted = [make_header(encode_single("p", message, 99)[0]) for message in MESSAGES]
-    assert shared_heads(metadatas, make_header) == wanted
+def test_what_entries_share_is_that_of_each_alone() -> None:
+    entries = SingleEncoder("p", 99).encode(MESSAGES)
+    entries += [encode_batch("p", MESSAGES[:count], 99) for count in (2, 5)]
+    alone = [encode_single("p", message, 99)[0] for message in MESSAGES]
+    alone += [metadata for metadata, _, _ in entries[-2:]]
+    heads, highest_ids, messages = shared_fields(entries, make_header)
+    assert heads == [make_header(metadata) for metadata in alone]
+    assert highest_ids == [0] * len(MESSAGES) + [8, 10]
+    assert messages == len(MESSAGES) + 2 + 5
 
 
 @pytest.mark.parametrize("kind", COMPRESSIONS.values(), ids=COMPRESSIONS.keys())

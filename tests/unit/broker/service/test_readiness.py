@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from magnetar.broker.service import readiness
-from magnetar.broker.service.readiness import Readiness
+from magnetar.broker.service.readiness import NotReady, Readiness
 from magnetar.loadbalance.registry import BROKERS_ROOT
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from magnetar.metadata.errors import SessionLostError
@@ -31,7 +31,8 @@ class Broker:
         self.readiness = Readiness(cast(Any, self.service))
 
     async def reason(self) -> str:
-        return "; ".join(await self.readiness.reasons())
+        trouble = await self.readiness.trouble()
+        return "" if trouble is None else trouble.reason
 
 
 async def test_a_broker_of_a_cluster_has_to_be_registered() -> None:
@@ -64,6 +65,9 @@ async def test_a_store_in_trouble_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(broker.store, "get", lost)
     assert "session 5 is lost" in await broker.reason()
+    trouble = await broker.readiness.trouble()
+    assert trouble is not None
+    assert trouble.lacks_store
 
 
 async def test_a_store_that_hangs_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +80,8 @@ async def test_a_store_that_hangs_is_asked_once(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(broker.store, "get", hang)
     for _ in range(3):
-        assert "doesn't answer" in await broker.reason()
+        trouble = await broker.readiness.trouble()
+        assert trouble == NotReady("the metadata store doesn't answer", lacks_store=True)
     assert len(asked) == 1
     answers.set()
     assert await broker.reason() == ""
