@@ -266,7 +266,7 @@ class BrokerConfig(BalancerConfig):
     # --- compaction
     broker_service_compaction_threshold_in_bytes: int = 0  # 0: by hand only
     broker_service_compaction_monitor_interval_in_seconds: int = 60
-    broker_service_compaction_rate_in_bytes: int = 0  # by all in a second; 0: no limit
+    broker_service_compaction_rate_in_bytes: int = 30_000_000  # by all in a second; 0: no limit
     topic_compaction_retain_null_key: bool = False
     transaction_coordinator_enabled: bool = False
     max_active_transactions_per_coordinator: int = 0  # more get no answer; 0: no limit

@@ -1,7 +1,5 @@
 """What a test does to a running broker; runs where the broker does, on its loop."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Spans of time as tests write them: ``"2h"``, ``90``, ``timedelta(days=1)``."""
 
-from __future__ import annotations
-
 import re
 from datetime import timedelta
 from typing import TypeAlias

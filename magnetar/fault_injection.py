@@ -1,7 +1,5 @@
 """Faults that a broker under test makes: docs/guides/embedding.md. No broker elsewhere has them."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections import Counter

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import ssl
 import uuid
 from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import quote
@@ -13,8 +14,6 @@ from magnetar.broker.cli.errors import CliError
 from magnetar.errors import EmbeddedError
 
 if TYPE_CHECKING:
-    import ssl
-
     from magnetar.duration import Duration
     from magnetar.embedding import EmbeddedBroker
     from magnetar.faults import Faults

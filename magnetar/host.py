@@ -1,16 +1,13 @@
 """Runs an embedded broker: on a thread of this process, or in a child process."""
 
-from __future__ import annotations
-
 import os
 import threading
 from abc import ABC, abstractmethod
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-if TYPE_CHECKING:
-    from magnetar.broker.config import BrokerConfig
+from magnetar.broker.config import BrokerConfig
 
 ClockKind: TypeAlias = Literal["real", "virtual"]
 

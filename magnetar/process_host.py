@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
+from magnetar.broker.config import BrokerConfig
 from magnetar.errors import EmbeddedError
 from magnetar.host import Addresses, ClockKind, Host
 
 if TYPE_CHECKING:
-    from magnetar.broker.config import BrokerConfig
     from magnetar.broker.server.standalone import Standalone
     from magnetar.controls import ControlledBroker
 

@@ -7,16 +7,14 @@ one of its fixtures.
 from __future__ import annotations
 
 import sys
-from importlib.machinery import PathFinder
+from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from importlib.machinery import ModuleSpec
-
     from magnetar.embedding import EmbeddedBroker
     from magnetar.fresh_namespace import FreshNamespace
 

@@ -7,11 +7,11 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from magnetar.broker.config import BrokerConfig
 from magnetar.errors import EmbeddedError
 from magnetar.host import Addresses, ClockKind, Host
 
 if TYPE_CHECKING:
-    from magnetar.broker.config import BrokerConfig
     from magnetar.broker.server.standalone import Standalone
     from magnetar.controls import ControlledBroker
 

@@ -4,15 +4,12 @@ Nothing is taken over: Spark tests every filter again on the rows it gets. So a 
 too wide, never too narrow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from pyspark.sql.datasource import Filter
+from pyspark.sql.datasource import Filter
 
 ALWAYS: Final = -3
 """``ledgerId > ALWAYS`` is true of every row, and says that filters may be obeyed; without it they

@@ -8,7 +8,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
 from magnetar.pipeline.admin import parse_access
 from magnetar.pipeline.errors import OptionsError, SetupError
@@ -18,8 +19,6 @@ from magnetar.pipeline.row_columns import SCHEMA_DDL, check_schema
 from magnetar.pipeline.session import plain_errors
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
     from pyspark.sql.types import StructType
 
     from magnetar.pipeline.sink import BatchWriter, StreamWriter

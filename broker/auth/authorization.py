@@ -19,10 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.protocol.topic_name import TopicName
 
 EVERY_SUBSCRIPTION: Final = "\0every"
 """Stands for a name in ``Resource.subscription``: all of a topic or a namespace, as they are."""

@@ -1,7 +1,5 @@
 """What a user can do about a failure, in words. Pure but for `advice_on`, which asks the port."""
 
-from __future__ import annotations
-
 import argparse
 import ssl
 from collections.abc import Iterator

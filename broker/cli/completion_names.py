@@ -4,8 +4,6 @@ A shell runs the command as it is typed so far with VARIABLE set to the kind of 
 kept; without an answer in a second, or any at all, there are no names, and nothing is said.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import io

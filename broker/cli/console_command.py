@@ -1,7 +1,5 @@
 """``magnetar console``: the web console in front of any cluster of Magnetar or Apache Pulsar."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 

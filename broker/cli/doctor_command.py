@@ -4,8 +4,6 @@ The broker looks at the cluster (``GET /admin/v2/doctor``); here is added what o
 its clock, its credentials, and which brokers it reaches.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import socket

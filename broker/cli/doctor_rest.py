@@ -1,7 +1,5 @@
 """A cluster without ``GET /admin/v2/doctor``, such as Apache Pulsar, looked at by its admin API."""
 
-from __future__ import annotations
-
 import heapq
 import time
 from collections.abc import Iterator, Mapping

@@ -3,15 +3,20 @@
 import argparse
 import asyncio
 import time
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import uvloop
 
 from magnetar.bookkeeper.errors import BookkeeperError
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.cli.progress import progress
 from magnetar.broker.errors import BrokerError
 from magnetar.broker.migration.errors import LossRefusedError, MigrationError, SwapRefusedError
-from magnetar.broker.migration.swap import SwapPlace, look, look_back, swap, swap_back
+from magnetar.broker.migration.swap import SwapPlace, swap
+from magnetar.broker.migration.swap_report import SwapReport
+from magnetar.broker.server.server_process import freeze_objects
 from magnetar.managed_ledger.errors import ManagedLedgerError
 from magnetar.metadata.errors import MetadataError
 
@@ -29,15 +34,16 @@ def run_migrate(options: argparse.Namespace) -> int:
         start = time.monotonic()
         if options.dry_run:
             with progress("topics read", None) as advance:
-                report = asyncio.run((look_back if options.back else look)(place, config, advance))
+                work = swap(place, config, advance, back=options.back, write=False)
+                report = _run(work)
             _tell(report.lines(), start)
             print("nothing was changed")
             return 1 if report.is_refused(accept_loss=options.accept_data_loss) else 0
-        run = swap_back if options.back else swap
         # Each topic counts twice: first all are looked at, and open ledgers are ended.
         with progress("topics read, then converted", None) as advance:
-            work = run(place, config, advance, accept_loss=options.accept_data_loss)
-            report = asyncio.run(work)
+            accept_loss = options.accept_data_loss
+            work = swap(place, config, advance, back=options.back, accept_loss=accept_loss)
+            report = _run(work)
         _tell(report.lines(), start)
     except LossRefusedError as error:
         _tell(error.lines, start)
@@ -56,6 +62,13 @@ def run_migrate(options: argparse.Namespace) -> int:
     print(f"metadataStoreUrl={place.ours}")
     print(f"bookkeeperMetadataServiceUri={place.ledgers}")
     return 0
+
+
+def _run(work: Coroutine[Any, Any, SwapReport]) -> SwapReport:
+    """On the loop of a server, with as few collections of garbage: a sixth less of a processor."""
+    freeze_objects()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work)
 
 
 def _tell(lines: list[str], start: float) -> None:

@@ -1,5 +1,6 @@
 """Words that are more than one plain call: several calls, another path, a message to show."""
 
+import itertools
 import json
 import sys
 import time
@@ -226,14 +227,26 @@ def get_schema(run: CommandRun) -> int:
 
 
 def peek_messages(run: CommandRun) -> int:
-    count = run.arguments.given("count")
+    """What consumers don't get, as of aborted transactions, is left out unless it is asked for."""
+    given = run.arguments.given
+    left, shows_all = given("count"), given("isolation") == "READ_UNCOMMITTED"
     path = run.request("/admin/v2/{topic}/subscription/{subscription}/position/").path
-    for position in range(1, count + 1):
+    for position in itertools.count(1):
+        if left <= 0:
+            break
         answer = run.answer(AdminRequest("GET", f"{path}{position}", {}))
         if answer.status == 404 and position > 1:
             break  # the backlog has no more
         answer.check()
-        _show_messages(run, answer.headers, answer.body)
+        headers = answer.headers
+        if not shows_all and headers.get("x-pulsar-txn-uncommitted") == "true":
+            break  # so is all that is behind it
+        if not shows_all and headers.get("x-pulsar-txn-aborted") == "true":
+            continue
+        if "x-pulsar-marker-type" in headers and not given("markers"):
+            continue
+        _show_messages(run, headers, answer.body)
+        left -= 1
     return 0
 
 

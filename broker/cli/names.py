@@ -1,7 +1,5 @@
 """Names that a cluster knows: which of them are like one that it doesn't know."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches

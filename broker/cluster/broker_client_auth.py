@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from magnetar.broker.auth.client_auth import ClientAuth
@@ -12,8 +13,6 @@ from magnetar.broker.auth.provider_chain import Credentials
 from magnetar.broker.errors import BrokerError, ServiceNotReadyError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from magnetar.broker.auth.authenticator import Authenticator
     from magnetar.broker.cluster.broker_client import BrokerEndpoint
     from magnetar.broker.config import BrokerConfig

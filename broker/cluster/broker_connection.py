@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 from magnetar.broker.client.async_client_connection import AsyncClientConnection
 from magnetar.broker.cluster.broker_client import CALLER
 from magnetar.broker.protocol.framing import FRAME_PADDING_BYTES
+from magnetar.bundles.lookup import BrokerLookup
 
 if TYPE_CHECKING:
     from magnetar.broker.service.broker_service import BrokerService
-    from magnetar.bundles.lookup import BrokerLookup
 
 
 _CONNECT_S: Final = 2.0

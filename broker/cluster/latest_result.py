@@ -1,7 +1,5 @@
 """Results that take long, as walks over all topics do: they are shared, and kept for a while."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, Generic, TypeVar

@@ -83,11 +83,11 @@ class PeerNetwork(Protocol):
         """Whether its machine says that no process listens; False: it doesn't, or is silent."""
 
 
-def next_in_ring(names: Sequence[str], own: str, count: int = _WATCHED) -> list[str]:
+def next_in_ring(names: Sequence[str], own: str) -> list[str]:
     """The names that follow, the first one after the last."""
     others = sorted(set(names) - {own})
     after = [name for name in others if name > own]
-    return (after + [name for name in others if name < own])[:count]
+    return (after + [name for name in others if name < own])[:_WATCHED]
 
 
 class PeerFailureDetector:

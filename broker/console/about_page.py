@@ -1,7 +1,5 @@
 """What runs here, who looks and what he may, what is kept of a visit, licences of files."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ pages of this process have, beside the check of the request's origin. The call i
 API's, made as the visitor.
 """
 
-from __future__ import annotations
-
 import hmac
 import shlex
 import time

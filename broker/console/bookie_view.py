@@ -1,7 +1,5 @@
 """What pages show of bookies. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """What pages show of brokers: load, bundles, connections. Pure, but for what it remembers."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final

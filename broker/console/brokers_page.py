@@ -1,12 +1,10 @@
 """The pages of brokers. One that is silent keeps a page waiting for less than a second."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from magnetar.broker.console.admin_api import AdminError, get
 from magnetar.broker.console.broker_view import (
@@ -17,10 +15,8 @@ from magnetar.broker.console.broker_view import (
     connection_rows,
 )
 from magnetar.broker.console.formats import segment
+from magnetar.broker.console.source import Connections
 from magnetar.broker.console.views import Ask, Panel, View, panel
-
-if TYPE_CHECKING:
-    from magnetar.broker.console.source import Connections
 
 T = TypeVar("T")
 

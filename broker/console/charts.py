@@ -1,7 +1,5 @@
 """Charts as paths of SVG, drawn at the server, so that they need no script."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final

@@ -1,19 +1,15 @@
 """The way to a cluster, a step at a time, so that the one that fails is known by its name."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from magnetar.broker.console.admin_api import AdminError, get
 from magnetar.broker.console.formats import segment
-
-if TYPE_CHECKING:
-    from magnetar.broker.console.source import Source
+from magnetar.broker.console.source import Source
 
 _STEP_S: Final = 10.0
 

@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.runtime import Context
 from markupsafe import Markup
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from magnetar.broker.console.admin_api import AdminError
 from magnetar.broker.console.form_fields import form_fields
@@ -36,15 +37,15 @@ from magnetar.broker.console.kept_reads import FINDINGS_AGE, Age, KeptReads
 from magnetar.broker.console.menu import MENU
 from magnetar.broker.console.pages import FORMS, PAGES, STREAMS, Page
 from magnetar.broker.console.poll_pace import PollPace
+from magnetar.broker.console.source import Source
 from magnetar.broker.console.views import CHOICE, Ask, Streamed, View, choices_of
 from magnetar.broker.http.middleware.console_sessions import FRAGMENT
 from magnetar.broker.http.page_answers import PAGE_HEADERS
+from magnetar.broker.http.streamed_answers import StreamedAnswer
 
 if TYPE_CHECKING:
     from starlette.requests import Request
-    from starlette.types import Receive, Scope, Send
 
-    from magnetar.broker.console.source import Source
 
 T = TypeVar("T")
 
@@ -332,7 +333,7 @@ async def _in_turns(pieces: Iterable[str]) -> bytes:
     return "".join(made).encode()
 
 
-class _StreamedResponse(StreamingResponse):
+class _StreamedResponse(StreamedAnswer):
     """Closes what it is made of however it ends: a client may leave before the first piece."""
 
     def __init__(self, found: Streamed) -> None:

@@ -1,7 +1,5 @@
 """A message that a form makes: its fields as they are typed, and what they mean. Pure."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from base64 import b64encode

@@ -4,8 +4,6 @@ A spreadsheet takes a cell that begins with ``=`` for a formula, which may send 
 elsewhere; so such texts get an apostrophe.
 """
 
-from __future__ import annotations
-
 import asyncio
 import csv
 import io

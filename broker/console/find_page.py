@@ -3,8 +3,6 @@
 It is the list below the field at the head of every page, and a page of its own without a script.
 """
 
-from __future__ import annotations
-
 import asyncio
 import difflib
 from collections.abc import Awaitable, Sequence

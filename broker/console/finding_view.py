@@ -1,7 +1,5 @@
 """What the overview shows of a finding: its mark, and a link to what it is about. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """New messages of a topic for its page, as the visitor may see them."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack

@@ -1,7 +1,5 @@
 """Numbers, sizes, times and names as pages show them: the filters of the templates."""
 
-from __future__ import annotations
-
 import shlex
 import time
 import unicodedata

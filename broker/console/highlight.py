@@ -1,14 +1,11 @@
 """What a search found, marked in the texts that a page shows. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Sequence
 from json import JSONDecoder
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from magnetar.broker.http.messaging.message_filter import MessageFilter
+from magnetar.broker.http.messaging.message_filter import MessageFilter
 
 Pieces = Sequence[tuple[str, bool]]
 """Of a text, in order: each with whether the search found it."""

@@ -295,11 +295,8 @@ class Sums:
     """Loaded topics that were read, and all that are loaded."""
     silent: Mapping[str, str]
     """Brokers that gave no answer, and why."""
-
-    @property
-    def lacks_some(self) -> bool:
-        """Whether there are topics that no broker has loaded: nobody knows their figures."""
-        return self.is_complete and not self.silent and self.topics > self.read[1]
+    not_loaded: int
+    """Topics that no broker has loaded: nobody knows their figures."""
 
 
 def sums_of(found: NamespaceSums) -> Sums:
@@ -323,6 +320,7 @@ def sums_of(found: NamespaceSums) -> Sums:
         is_complete=found.is_complete,
         read=found.read,
         silent=found.silent,
+        not_loaded=found.not_loaded,
     )
 
 

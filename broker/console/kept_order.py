@@ -4,8 +4,6 @@ The page has it as a text, which its script sends back whenever it fetches the p
 broker remembers who looks at what, and any of them may answer.
 """
 
-from __future__ import annotations
-
 import binascii
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode

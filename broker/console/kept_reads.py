@@ -1,7 +1,5 @@
 """What pages show of slow answers: the last one that this visitor got, read again by and by."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable

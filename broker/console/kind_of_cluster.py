@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from magnetar.broker.console.admin_api import AdminError, get
+from magnetar.broker.console.admin_api import AdminApi, AdminError, get
 from magnetar.broker.console.source import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from magnetar.broker.console.admin_api import AdminApi
     from magnetar.broker.console.pulsar_messages import PulsarMessages
 
 

@@ -1,7 +1,5 @@
 """A list as a CSV file: with the filter and the order of its page, a part of it at a time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace

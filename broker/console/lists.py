@@ -1,18 +1,13 @@
 """What the lists of topics, subscriptions and schemas are asked for, by their pages and files."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from magnetar.broker.console.kept_order import KeptOrder, name_of
 from magnetar.broker.console.source import IndexPage, IndexQuery
 from magnetar.broker.console.starred import STARRED, starred
-from magnetar.broker.console.views import row_id
-
-if TYPE_CHECKING:
-    from magnetar.broker.console.views import Ask
+from magnetar.broker.console.views import Ask, row_id
 
 ASKED: Final = ("q", "namespace", "view", "sort", "order", "after")
 """Parameters of these pages."""

@@ -4,20 +4,19 @@ A route runs as the visitor of the page: with his role, so by the same authoriza
 serializes a request.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import orjson
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Scope
 
-from magnetar.broker.cluster.broker_client import BrokerCall, BrokerEndpoint
+from magnetar.broker.cluster.broker_client import BrokerCall, BrokerClient, BrokerEndpoint
 from magnetar.broker.console.admin_api import (
     SILENT_S,
     AdminApi,
@@ -31,12 +30,6 @@ from magnetar.broker.errors import BrokerError
 from magnetar.broker.http.errors import response_of
 from magnetar.broker.http.middleware.audit import is_audited
 from magnetar.broker.http.streamed_answers import TAKEN
-
-if TYPE_CHECKING:
-    from starlette.requests import Request
-    from starlette.types import ASGIApp, Message, Scope
-
-    from magnetar.broker.cluster.broker_client import BrokerClient
 
 logger = logging.getLogger(__name__)
 

@@ -14,14 +14,17 @@ from magnetar.broker.console.console import Console, find_page
 from magnetar.broker.console.form_fields import form_fields
 from magnetar.broker.console.views import View
 from magnetar.broker.errors import AuthenticationError
-from magnetar.broker.http.middleware.console_sessions import CREDENTIALS_MAX, set_cookie
+from magnetar.broker.http.middleware.console_sessions import (
+    CREDENTIALS_MAX,
+    ConsoleSessions,
+    set_cookie,
+)
 from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from magnetar.broker.auth.authenticator import Authenticator
-    from magnetar.broker.http.middleware.console_sessions import ConsoleSessions
 
 _HERE: Final = frozenset({"127.0.0.1", "::1"})
 

@@ -1,7 +1,5 @@
 """What a page shows of a search: rows of messages. Pure."""
 
-from __future__ import annotations
-
 import json
 import re
 from base64 import b64decode

@@ -4,8 +4,6 @@ A search reads so many entries a step. One that goes on until something is found
 each leads to the next one by itself, which needs no script and ends when its reader leaves.
 """
 
-from __future__ import annotations
-
 import asyncio
 import shlex
 from collections.abc import Mapping, Sequence

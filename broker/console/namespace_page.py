@@ -1,7 +1,5 @@
 """Tenants and namespaces: what is in them; bundles and who serves them; what roles may do."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass

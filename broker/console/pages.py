@@ -1,7 +1,5 @@
 """The pages: each asks what it shows, and hands it to its template."""
 
-from __future__ import annotations
-
 import asyncio
 import shlex
 from collections.abc import Awaitable, Callable, Mapping
@@ -61,7 +59,7 @@ from magnetar.broker.console.resource_actions import SUBSCRIPTION_FORMS
 from magnetar.broker.console.roles_page import role, roles
 from magnetar.broker.console.schema_page import new_schema, schema_tab, upload_schema
 from magnetar.broker.console.settings_page import settings
-from magnetar.broker.console.source import IndexPage, IndexQuery
+from magnetar.broker.console.source import IndexPage, IndexQuery, StatsLists
 from magnetar.broker.console.starred import STARRED
 from magnetar.broker.console.step_page import act, step
 from magnetar.broker.console.topic_path import TopicPath
@@ -310,10 +308,13 @@ async def topic(ask: Ask) -> View:
     names = ask.names
     path = TopicPath.of(names)
     tab = names.get("tab", "")
-    clients, lists_all = _clients_of(ask), tab in ("", "subscriptions")
-    call = ask.source.topic_stats(
-        path, clients, ROWS_MAX if lists_all else 1, producers=tab == "producers"
+    clients = _clients_of(ask)
+    lists = StatsLists(
+        ROWS_MAX if tab in ("", "subscriptions") else 1,
+        producers=tab == "producers",
+        partitions=tab in ("", "subscriptions", "producers", "partitions"),
     )
+    call = ask.source.topic_stats(path, clients, lists)
     stats = await panel("Statistics", call, lambda found: found)
     content: dict[str, Any] = {"topic": path, "tab": tab, "tabs": _TABS, "counts": {}}
     content["is_starred"] = str(path) in ask.choices.get(STARRED, ())
@@ -417,15 +418,20 @@ async def _ledgers(ask: Ask, path: TopicPath, partitions: int) -> tuple[Any, Any
         # None was used yet. PersistentTopicsBase answers 200 with an exception then, and 500 to
         # `internal-info`.
         return {"partitions": {}}, {}
-    return internal, await _ledger_infos(ask, path)
+    are_all_used = len(internal["partitions"]) == partitions
+    return internal, await _ledger_infos(ask, path, are_all_used=are_all_used)
 
 
-async def _ledger_infos(ask: Ask, path: TopicPath) -> Any:
-    """``internal-info``; empty for those who may not see it."""
+async def _ledger_infos(ask: Ask, path: TopicPath, *, are_all_used: bool = True) -> Any:
+    """``internal-info``; empty for those who may not see it. Raises AdminError.
+
+    Args:
+        are_all_used: all partitions were; else Pulsar answers 500 for the others, too.
+    """
     try:
         return await get(ask.source.api, f"{path.rest}/internal-info", excludeCursors=True)
     except AdminError as error:
-        if error.status >= 500:
+        if error.status >= 500 and are_all_used:
             raise
         return {}
 

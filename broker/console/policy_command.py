@@ -1,7 +1,5 @@
 """The command of ``magnetar admin`` that sets or removes a policy, from their table; pure."""
 
-from __future__ import annotations
-
 import functools
 import shlex
 from collections.abc import Callable, Mapping

@@ -3,8 +3,6 @@
 A form is made from the row of ``broker/policies/table.py``, which has the JSON schema of values.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Mapping

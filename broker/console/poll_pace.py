@@ -1,7 +1,5 @@
 """How often pages fetch themselves: rarer when all of them together cost much; pure."""
 
-from __future__ import annotations
-
 from math import ceil
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The page that sends one message to a topic, new or as one that is stored."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from urllib.parse import quote

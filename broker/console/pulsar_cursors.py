@@ -3,8 +3,6 @@
 They don't have which messages of a batch are acknowledged, nor which consumer has what.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any, Final

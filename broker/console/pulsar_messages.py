@@ -21,6 +21,8 @@ from magnetar.broker.client.cluster_client import ClientAccess, ClusterClient
 from magnetar.broker.client.remote_log import RemoteLog
 from magnetar.broker.console.admin_api import AdminApi, AdminError, get
 from magnetar.broker.console.pulsar_produce import publish
+from magnetar.broker.console.subject import partition_count
+from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.topic_view import READER_PREFIX
 from magnetar.broker.errors import BrokerError
 from magnetar.broker.http.messaging.message_filter import (
@@ -52,7 +54,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
     from magnetar.broker.console.draft import Delivery
-    from magnetar.broker.console.topic_path import TopicPath
 
 _VERSION: Final = "magnetar-console"
 """What brokers are told of their client."""
@@ -130,7 +131,7 @@ class PulsarMessages:
         """With connections of its own, which end with it. Raises AdminError, BrokerError."""
         if topic.domain != "persistent":
             raise AdminError(405, "Search on a non-persistent topic is not allowed")
-        stats = await get(self._api, f"{topic.rest}/internalStats")
+        stats = await self._internal_stats(topic)
         url = self._service_url or await self._broker_url(topic)
         async with ClusterClient(url, self._access, client_version=_VERSION) as client:
             name = TopicName.parse(str(topic))
@@ -145,6 +146,23 @@ class PulsarMessages:
             schemas = ValueSchemas(_Schemas(client))
             searching = MessageSearch(schemas, name, client.message_bytes_max)
             yield _OpenedLog(log, searching, stats)
+
+    async def _internal_stats(self, topic: TopicPath) -> Mapping[str, Any]:
+        """Raises AdminError."""
+        try:
+            found: Mapping[str, Any] = await get(self._api, f"{topic.rest}/internalStats")
+        except AdminError as error:
+            name = TopicName.parse(str(topic))
+            whole = TopicPath.parse(str(name.base))
+            if (
+                error.status != 404
+                or not name.is_partition
+                or await partition_count(self._api, whole) <= name.partition_index
+            ):
+                raise
+            why = "stores nothing: no client has used it since it was made, or since it was deleted"
+            raise AdminError(404, f"Partition {name.partition_index} {why}") from error
+        return found
 
     async def _broker_url(self, topic: TopicPath) -> str:
         """Of the topic's broker. Raises AdminError."""

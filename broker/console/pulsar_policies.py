@@ -1,7 +1,5 @@
 """Policies of Apache Pulsar with who sets them, which its REST doesn't tell in one call; pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

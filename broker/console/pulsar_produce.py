@@ -1,27 +1,22 @@
 """One message into a topic of Apache Pulsar, by the binary protocol: its REST takes texts only."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from magnetar.broker.client.client_producer import ClientProducer
+from magnetar.broker.client.cluster_client import ClusterClient
 from magnetar.broker.console.admin_api import AdminError
+from magnetar.broker.console.draft import Delivery
 from magnetar.broker.errors import InvalidSchemaError
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.messaging.rest_produce import encode_value, parse_messages
 from magnetar.broker.protocol.java_hash import java_string_hash
 from magnetar.broker.protocol.messages import OutgoingMessage, encode_single
 from magnetar.broker.protocol.topic_name import TopicName
-from magnetar.broker.schema.definition import version_bytes
+from magnetar.broker.schema.definition import SchemaDefinition, version_bytes
 from magnetar.broker.schema.values import codec_of
-
-if TYPE_CHECKING:
-    from magnetar.broker.client.cluster_client import ClusterClient
-    from magnetar.broker.console.draft import Delivery
-    from magnetar.broker.schema.definition import SchemaDefinition
 
 _ANSWER_S: Final = 30.0
 _NO_SCHEMA: Final = frozenset({"BYTES", "NONE"})

@@ -1,18 +1,13 @@
 """Schemas of topics of Apache Pulsar, which lists none: asked topic by topic, and kept a while."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from magnetar.broker.console.admin_api import AdminError, get
+from magnetar.broker.console.admin_api import AdminApi, AdminError, get
 from magnetar.broker.console.source import schema_path
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.protocol.topic_name import PARTITION_MARK
-
-if TYPE_CHECKING:
-    from magnetar.broker.console.admin_api import AdminApi
 
 _AT_ONCE: Final = 8
 _KEEP_S: Final = 60.0

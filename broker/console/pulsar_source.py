@@ -9,9 +9,10 @@ from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from magnetar.broker.console.admin_api import AdminError, get
+from magnetar.broker.console.admin_api import AdminApi, AdminError, get
 from magnetar.broker.console.affinity_row import affinity_rows
 from magnetar.broker.console.bookie_view import ONLY_A_RACK
+from magnetar.broker.console.draft import Delivery
 from magnetar.broker.console.formats import segment, span
 from magnetar.broker.console.pulsar_cursors import delivery_of
 from magnetar.broker.console.pulsar_policies import (
@@ -46,11 +47,12 @@ from magnetar.broker.console.source import (
     OpenTransactions,
     Roles,
     Source,
+    StatsLists,
     TopicSchema,
 )
 from magnetar.broker.console.subject import topic_stats
 from magnetar.broker.console.topic_path import TopicPath
-from magnetar.broker.console.topic_view import listed_subscriptions, partition_stats
+from magnetar.broker.console.topic_view import ClientQuery, listed_subscriptions, partition_stats
 from magnetar.broker.console.transactions_page import listed_row
 from magnetar.broker.dispatch.explanation import not_compacted
 from magnetar.broker.doctor.cluster_checks import ClusterFacts, PeerFacts, check_cluster
@@ -70,7 +72,7 @@ from magnetar.broker.index.history_answer import (
     topic_history,
 )
 from magnetar.broker.policies.documents import QUOTA_TYPES, QUOTAS
-from magnetar.broker.policies.table import POLICIES
+from magnetar.broker.policies.table import POLICIES, Policy, PolicyRoute
 from magnetar.broker.schema.definition import SchemaDefinition
 from magnetar.broker.schema.value_errors import ValueCodecError
 from magnetar.broker.schema.values import codec_of, encode_message
@@ -78,11 +80,7 @@ from magnetar.managed_ledger.orphan_ledgers import COMPACTION_CURSOR
 from magnetar.metadata.loop_turns import run_in_turns
 
 if TYPE_CHECKING:
-    from magnetar.broker.console.admin_api import AdminApi
-    from magnetar.broker.console.draft import Delivery
     from magnetar.broker.console.pulsar_messages import PulsarMessages
-    from magnetar.broker.console.topic_view import ClientQuery
-    from magnetar.broker.policies.table import Policy, PolicyRoute
 
 T = TypeVar("T")
 
@@ -176,10 +174,10 @@ class PulsarSource(Source):
         return NamespaceSums(sums_by_namespace(topics), read=(loaded, loaded))
 
     async def topic_stats(
-        self, topic: TopicPath, query: ClientQuery, subscriptions_max: int, *, producers: bool
+        self, topic: TopicPath, query: ClientQuery, lists: StatsLists
     ) -> tuple[int, dict[str, Any]]:
         """Of all subscriptions: Pulsar doesn't tell which are the furthest behind."""
-        return await topic_stats(self.api, topic)
+        return await topic_stats(self.api, topic, per_partition=lists.partitions)
 
     async def explanations(
         self, topic: TopicPath, stats: Mapping[str, Any]

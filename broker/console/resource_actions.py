@@ -2,8 +2,6 @@
 subscriptions, permissions, dynamic settings. Pure.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -506,7 +504,7 @@ def _analyzed(found: Json) -> list[tuple[str, str]]:
     rows = [
         ("Messages", number(found["messages"])),
         ("Entries", number(found["entries"])),
-        ("Of them markers", number(found["markerMessages"])),
+        ("Markers besides", number(found["markerMessages"])),
     ]
     if "firstMessageId" in found:
         rows += [("First", found["firstMessageId"]), ("Last", found["lastMessageId"])]

@@ -1,16 +1,12 @@
 """The pages of roles: who has grants, and all grants of one role with where each comes from."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from magnetar.broker.console.source import GrantsOfRole, Roles
 from magnetar.broker.console.views import Ask, View, panel, row_id
-
-if TYPE_CHECKING:
-    from magnetar.broker.console.source import GrantsOfRole, Roles
 
 Json = Mapping[str, Any]
 

@@ -1,7 +1,5 @@
 """A topic's schema: its versions, and a new one, whose compatibility is asked before."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final

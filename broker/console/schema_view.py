@@ -1,7 +1,5 @@
 """Versions of a topic's schema, and what differs from one to the next; pure."""
 
-from __future__ import annotations
-
 import difflib
 import json
 from collections.abc import Mapping, Sequence

@@ -15,6 +15,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from magnetar.bookkeeper.origin_check import OriginCheck, names_to_answer
 from magnetar.broker.cli.version import product_version
@@ -28,8 +29,6 @@ from magnetar.broker.http.middleware.origin_middleware import OriginMiddleware
 from magnetar.broker.http.page_answers import refusal_for
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp
-
     from magnetar.broker.auth.client_auth import ClientAuth
 
 _PREFIX: Final = "/console/"

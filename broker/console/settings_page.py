@@ -1,7 +1,5 @@
 """Settings: those that can change while brokers run, and all of the asked broker."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Mapping

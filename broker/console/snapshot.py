@@ -3,8 +3,6 @@
 The figures are those of ``broker-stats/topics`` of each broker, the names those of the namespaces.
 """
 
-from __future__ import annotations
-
 import heapq
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -336,7 +334,9 @@ def explanation_of(stats: Mapping[str, Any]) -> Explanation | None:
     if not stats.get("msgBacklog"):
         return caught_up(0)
     if not consumers:
-        return no_consumer(0)
+        found = no_consumer(0)
+        more = "Apache Pulsar does not tell before then whether messages are delayed."
+        return replace(found, next=f"{found.next} {more}")
     if stats.get("blockedSubscriptionOnUnackedMsgs"):
         return Explanation(
             Reason.SUBSCRIPTION_UNACKED_LIMIT,
@@ -360,7 +360,16 @@ def explanation_of(stats: Mapping[str, Any]) -> Explanation | None:
     ]
     if (stall := consumers_stall(states, 0)) is not None:
         return _with_blocked(stall, len(consumers) - len(free))
-    return _delivered() if stats.get("msgRateOut") else _waits_for_clients(stats)
+    waits = _waits_for_clients(stats)
+    is_all_sent = waits is not None and waits.reason in (Reason.DELAYED, Reason.PENDING)
+    if stats.get("msgRateOut") and not (is_all_sent and _counts_unacked(stats)):
+        return _delivered()
+    return waits
+
+
+def _counts_unacked(stats: Mapping[str, Any]) -> bool:
+    """Whether statistics tell that everything was sent, also while messages are delivered."""
+    return stats.get("type") not in ("Exclusive", "Failover")
 
 
 def _delivered() -> Explanation:
@@ -428,8 +437,7 @@ def _waits_for_clients(stats: Mapping[str, Any]) -> Explanation | None:
     if unacked >= backlog - delayed:
         return Explanation(
             Reason.PENDING,
-            f"Everything was sent: consumers have {counted(unacked, 'message')} and have not "
-            "acknowledged them.",
+            f"Everything was sent: consumers have {counted(unacked, 'unacknowledged message')}.",
             "Look at what their applications wait for.",
         )
     if stats.get("type") in ("Exclusive", "Failover"):

@@ -78,6 +78,17 @@ class IndexQuery:
 
 
 @dataclass(frozen=True, slots=True)
+class StatsLists:
+    """What a page shows of a topic besides its figures."""
+
+    subscriptions_max: int
+    """At most so many; of a partitioned topic all are there."""
+    producers: bool
+    partitions: bool
+    """Each partition's own statistics."""
+
+
+@dataclass(frozen=True, slots=True)
 class IndexPage:
     rows: list[dict[str, Any]]
     total: int
@@ -104,6 +115,16 @@ class NamespaceSums:
     read: tuple[int, int] = (0, 0)
     silent: dict[str, str] = field(default_factory=dict)
     """As in ``IndexPage``."""
+
+    @property
+    def not_loaded(self) -> int:
+        """Topics that no broker has loaded: nobody knows their figures. 0 while that isn't known,
+        too.
+        """
+        if self.silent or not self.is_complete:
+            return 0
+        topics: int = sum(each["topicCount"] for each in self.rows.values())
+        return max(0, topics - self.read[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,22 +302,25 @@ class Source:
         return {key: count for counts in found for key, count in counts.items()}
 
     async def topic_stats(
-        self, topic: TopicPath, query: ClientQuery, subscriptions_max: int, *, producers: bool
+        self, topic: TopicPath, query: ClientQuery, lists: StatsLists
     ) -> tuple[int, dict[str, Any]]:
         """How many partitions there are, and statistics as ``subject.topic_stats``.
 
         Of a topic without partitions: only the subscriptions that are furthest behind, and those
         that ``query`` names; no consumers, see ``add_consumers``.
 
-        Args:
-            producers: whether they are there.
         Raises:
             AdminError.
         """
-        part = {"excludeConsumers": True, "excludePublishers": not producers}
+        part = {"excludeConsumers": True, "excludePublishers": not lists.producers}
         named = orjson.dumps([query.opened] if query.opened else []).decode()
         partitions, stats = await topic_stats(
-            self.api, topic, subscriptionsMax=subscriptions_max, subscriptions=named, **part
+            self.api,
+            topic,
+            per_partition=lists.partitions,
+            subscriptionsMax=lists.subscriptions_max,
+            subscriptions=named,
+            **part,
         )
         found = stats["subscriptions"]
         if not partitions and query.shown is not None:
@@ -344,7 +368,7 @@ class Source:
             return told
         found = await get(self.api, f"{topic.rest}/explain")
         return (
-            await run_in_turns(of_all_partitions(found)) if stats.get("partitions") else dict(found)
+            await run_in_turns(of_all_partitions(found)) if "partitions" in stats else dict(found)
         )
 
     async def publishing(
@@ -356,7 +380,7 @@ class Source:
             stats: of the topic.
         """
         found = await get(self.api, f"{topic.rest}/explain/publishing")
-        return dict(found) if stats.get("partitions") else {"": found}
+        return dict(found) if "partitions" in stats else {"": found}
 
     async def policies(self, topic: TopicPath) -> list[tuple[str, Any, str]]:
         """Name, value in force and who sets it. Raises AdminError."""

@@ -1,21 +1,15 @@
 """Topics that somebody has starred in this browser, with figures of now: a page of them."""
 
-from __future__ import annotations
-
 import asyncio
+from collections.abc import Iterable
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from magnetar.broker.console.admin_api import AdminError
 from magnetar.broker.console.snapshot import Row, page_of, topic_row
-from magnetar.broker.console.source import IndexQuery
+from magnetar.broker.console.source import IndexPage, IndexQuery, Source
 from magnetar.broker.console.subject import topic_stats
 from magnetar.broker.console.topic_path import TopicPath
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from magnetar.broker.console.source import IndexPage, Source
 
 STARRED: Final = "starred"
 """Key of the view."""
@@ -36,7 +30,7 @@ async def starred(source: Source, query: IndexQuery, names: Iterable[str]) -> In
         path = TopicPath.parse(name)
         try:
             async with limit:
-                partitions, stats = await topic_stats(source.api, path)
+                partitions, stats = await topic_stats(source.api, path, per_partition=False)
                 schema = await source.schema(path, None)
         except AdminError:  # it may be gone, or of another cluster
             return {"topic": name}

@@ -1,7 +1,5 @@
 """The page of a step: what it costs, what it asks for, and the form that does it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace

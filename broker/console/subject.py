@@ -1,24 +1,24 @@
 """What a step is about, read from a cluster: of the console, and of ``magnetar top``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from magnetar.broker.console.actions import Subject
 from magnetar.broker.console.admin_api import AdminApi, AdminError, get
+from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.topic_view import listed_subscriptions
 
-if TYPE_CHECKING:
-    from magnetar.broker.console.topic_path import TopicPath
 
-
-async def topic_stats(api: AdminApi, topic: TopicPath, **part: str | int | bool) -> tuple[int, Any]:
+async def topic_stats(
+    api: AdminApi, topic: TopicPath, *, per_partition: bool = True, **part: str | int | bool
+) -> tuple[int, Any]:
     """How many partitions there are, and the statistics of all, without what only the console has
     subscribed.
 
     Args:
+        per_partition: whether those of each partition are there, too; else some facts are missing
+            that Pulsar doesn't add up.
         part: of a topic without partitions: parameters of ``stats``, which leave something out.
     Raises:
         AdminError.
@@ -28,14 +28,14 @@ async def topic_stats(api: AdminApi, topic: TopicPath, **part: str | int | bool)
         call = get(
             api,
             f"{topic.rest}/partitioned-stats",
-            perPartition=True,
+            perPartition=per_partition,
             getEarliestTimeInBacklog=True,
         )
     else:
         call = get(api, f"{topic.rest}/stats", getEarliestTimeInBacklog=True, **part)
     stats = await call
     found = listed_subscriptions(stats)
-    for name, each in found.items() if partitions else ():
+    for name, each in found.items() if partitions and per_partition else ():
         parts = [
             part
             for of_one in stats.get("partitions", {}).values()
@@ -43,7 +43,7 @@ async def topic_stats(api: AdminApi, topic: TopicPath, **part: str | int | bool)
         ]
         found[name] = _with_facts(each, parts)
     stats = {**stats, "subscriptions": found}
-    if partitions:
+    if partitions and per_partition:
         parts = list(stats.get("partitions", {}).values())
         stats["publishers"] = [*_publishers(stats.get("publishers", ()), parts)]
     return partitions, stats
@@ -94,7 +94,7 @@ async def read_subject(api: AdminApi, topic: TopicPath, subscription: str) -> Su
     Raises:
         AdminError: no such topic or subscription.
     """
-    partitions, stats = await topic_stats(api, topic)
+    partitions, stats = await topic_stats(api, topic, per_partition=False)
     if subscription and subscription not in stats.get("subscriptions", {}):
         raise AdminError(404, f"there is no subscription {subscription}")
     return Subject(topic, partitions, stats, subscription)

@@ -1,23 +1,18 @@
 """The pages of transactions: coordinators, what hasn't ended, and one transaction."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from magnetar.broker.console.actions import Action, Call
 from magnetar.broker.console.admin_api import AdminApi, AdminError
 from magnetar.broker.console.formats import plural, segment
-from magnetar.broker.console.source import TRANSACTIONS
+from magnetar.broker.console.source import TRANSACTIONS, OpenTransactions
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.views import Ask, Panel, View, panel, row_id
-
-if TYPE_CHECKING:
-    from magnetar.broker.console.source import OpenTransactions
 
 Json = Mapping[str, Any]
 

@@ -1,7 +1,7 @@
 """asyncio shell of a dispatcher: reads for it, performs its effects, keeps its timer.
 
 It works in turns, at most one per loop tick: whatever woke it (new entries, permits, a writable
-socket, a timer) is answered by one turn of at most ``turn_bytes_max`` bytes, which it takes when
+socket, a timer) is answered by one turn of about ``turn_bytes`` bytes, which it takes when
 those of other topics allow it (turn_queue.py); then other work of the loop comes first. What is
 read at a time is no more than a socket may be handed (unsent_budget.py). One asynchronous read is
 in flight at most; while entries are in the cache there is none.
@@ -180,7 +180,7 @@ class AsyncDispatcher:
             batch = ledger.read_nowait(position, request.entries_max, piece)
             if batch is not None:
                 sent += self._dispatch(request, batch)
-                if sent >= min(room, core.limits.turn_bytes_max):
+                if sent >= min(room, self._unsent.turn_bytes):
                     self.wake()
                     break
             elif position > ledger.last_confirmed:

@@ -62,7 +62,6 @@ class DispatchLimits:
     """Bounds of one dispatcher."""
 
     read_entries_max: int = 1_000
-    turn_bytes_max: int = 128 * 1024
     round_robin_messages: int = 20
     unacked_per_consumer: int = 50_000  # 0: no limit
     unacked_per_subscription: int = 200_000  # 0: no limit

@@ -1,16 +1,13 @@
 """Since when entries have been pending, from samples: nothing is noted when an entry is sent."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pyroaring import BitMap
 
-if TYPE_CHECKING:
-    from magnetar.broker.dispatch.interfaces import ConsumerState
-    from magnetar.broker.dispatch.position_set import PositionSet
-    from magnetar.managed_ledger.position import Position
+from magnetar.broker.dispatch.interfaces import ConsumerState
+from magnetar.broker.dispatch.position_set import PositionSet
+from magnetar.managed_ledger.position import Position
 
 SAMPLES_MAX: Final = 10
 

@@ -174,11 +174,15 @@ class IndexTables:
         self._names = StoredNames(service.resources, added=self._stored, removed=self._deleted)
         self._looks = 0
         self._elapsed_s = 0.0  # between the last two
-        self._came: set[str] = set()  # loaded since the last look began
         self._is_closed = False
         # By slot of a subscription; numbers, as collections of garbage walk through objects. The
-        # look that has met it, and its oldest message: ledger (-1: none is known), entry, figure.
-        self._met = array("Q")
+        # look that has met it, its topic, and its oldest message: ledger (-1: none is known),
+        # entry, figure.
+        self._met, self._owner = array("Q"), array("Q")
+        # By slot of a topic: when the last look began, if the next one of a topic in which nothing
+        # happens tells the same (else 0), the last look that it counted in, and the last one that
+        # has met its subscriptions.
+        self._settled_ms, self._seen, self._looked = array("q"), array("Q"), array("Q")
         self._oldest = array("q"), array("q"), array("d")
         self._places = (
             None if service.sharing is None else BundlePlaces(service.store, service.bundles)
@@ -234,7 +238,7 @@ class IndexTables:
                 await turns.next()
         walked_s = turns.used_s
         await self._names.open()
-        self._end_look(walked_s + await self._look_at_rows(None, new_only=True), recording)
+        self._end_look(walked_s + await self._look_at_rows(None), recording)
         if self._reading is not None:
             await asyncio.wait({self._reading}, timeout=_FIRST_READS_S)
         for future in (self.begun, self.opened):
@@ -267,8 +271,9 @@ class IndexTables:
             self._add(full, namespace)
 
     def _loaded(self, full: str) -> None:
-        self._came.add(full)
         self._add_loaded(full)
+        if (slot := self.topics.slot_of.get(full)) is not None:
+            self._seen[slot] = 0  # whatever was met under its name before
 
     def _add_loaded(self, full: str) -> None:
         """Also of a topic that isn't stored, or not yet; the next look moves its row."""
@@ -277,6 +282,10 @@ class IndexTables:
 
     def _add(self, full: str, namespace: str) -> None:
         slot = self.topics.add(full, full, namespace, UNLOADED, _group_of(full))
+        if slot == len(self._seen):
+            for numbers in (self._settled_ms, self._seen, self._looked):
+                numbers.append(0)
+        self._settled_ms[slot] = self._seen[slot] = 0
         if slot >= _FIRST_ROWS and not self.begun.done():
             self.begun.set_result(None)
 
@@ -319,12 +328,27 @@ class IndexTables:
         self._elapsed_s = (now_ms - self.as_of_ms) / 1000 if self.as_of_ms else 0.0
         self.topics.as_of_ms = now_ms
         self._looks += 1
-        self._came.clear()
 
     def look(self, topic: Topic, recording: Recording | None) -> Iterable[None]:
         """One of them, unless it is the system's."""
         slot = self.topics.slot_of.get(topic.full_name)
-        return () if slot is None else self._look(slot, topic, self._elapsed_s, recording)
+        if slot is None:
+            return ()
+        self._seen[slot] = self._looks
+        return self._look(slot, topic, self._elapsed_s, recording)
+
+    def is_current(self, topic: Topic) -> bool:
+        """Whether a look at a topic in which nothing happens would tell what the last one did.
+
+        If so, it counts as looked at.
+        """
+        slot = self.topics.slot_of.get(topic.full_name)
+        if slot is None:
+            return True
+        if self._settled_ms[slot] <= topic.still_ms:
+            return False
+        self._seen[slot] = self._looks
+        return True
 
     async def end_walk(self, used_s: float) -> None:
         """Each that was there when ``begin_look`` was called has been looked at.
@@ -333,41 +357,48 @@ class IndexTables:
             used_s: seconds of a processor that it took.
         """
         if not self._is_closed:
-            self._end_look(used_s + await self._look_at_rows(None, new_only=True), None)
+            self._end_look(used_s + await self._look_at_rows(None), None)
 
-    async def _look_at_rows(self, recording: Recording | None, *, new_only: bool = False) -> float:
-        """How many seconds of a processor it took.
-
-        Args:
-            new_only: topics that were there when the look began are left out.
-        """
+    async def _look_at_rows(self, recording: Recording | None) -> float:
+        """Those that this look hasn't met. How many seconds of a processor it took."""
         served, keys, places = self._service.topics, self.topics.keys, self._places
         moved = frozenset[int]() if places is None else await places.renew(self.topics.space_names)
-        turns, slot, known = LoopTurns(), 0, self.topics.places
-        while slot < self.topics.end:  # rows may come meanwhile
-            full = keys[slot]
-            if (topic := served.get(full)) is not None:
-                if not new_only or known[slot] != LOADED or full in self._came:
-                    await turns.run(self._look(slot, topic, self._elapsed_s, recording))
-            elif full is not None and (known[slot] == LOADED or full not in self._names):
-                self._unload(slot, full)
-            elif self.topics.spaces[slot] in moved:
-                self.topics.move(slot, self._place_of(full, self.topics.spaces[slot]))
-            slot += 1
+        turns, first, known = LoopTurns(), 0, self.topics.places
+        seen, looks = self._seen, self._looks
+        while first < self.topics.end:  # rows may come meanwhile
+            end = min(first + SLICE_ROWS, self.topics.end)
+            for slot in [slot for slot in range(first, end) if seen[slot] != looks]:
+                if (full := keys[slot]) is None:
+                    continue
+                if (topic := served.get(full)) is not None:
+                    mark = topic.quiet_mark()
+                    if mark is None or not self.is_current(topic):
+                        await turns.run(self._look(slot, topic, self._elapsed_s, recording))
+                    elif recording is not None:
+                        recording.add_quiet(topic, mark)
+                elif known[slot] == LOADED or full not in self._names:
+                    self._unload(slot, full)
+                elif self.topics.spaces[slot] in moved:
+                    self.topics.move(slot, self._place_of(full, self.topics.spaces[slot]))
+                if turns.is_over:
+                    await turns.next()
+            first = end
             if turns.is_over:
                 await turns.next()
         await turns.run(self._forget_others())
         return turns.used_s
 
     def _forget_others(self) -> Steps[None]:
-        """Subscriptions that were not met at this look: they are gone, or their topics are."""
-        for slot in range(self.subscriptions.end):
-            if self._met[slot] != self._looks and self.subscriptions.keys[slot] is not None:
-                self.subscriptions.remove(slot)
-                self._set_oldest(slot, *_NO_OLDEST)
-                self._unread.pop(slot, None)
-            if slot % SLICE_ROWS == 0:
-                yield
+        """Subscriptions that the last look at their topics has not met, and those of others."""
+        met, owner, looked, keys = self._met, self._owner, self._looked, self.subscriptions.keys
+        for first in range(0, self.subscriptions.end, SLICE_ROWS):
+            slots = range(first, min(first + SLICE_ROWS, self.subscriptions.end))
+            for slot in [slot for slot in slots if met[slot] < looked[owner[slot]]]:
+                if keys[slot] is not None:
+                    self.subscriptions.remove(slot)
+                    self._set_oldest(slot, *_NO_OLDEST)
+                    self._unread.pop(slot, None)
+            yield
 
     def _end_look(self, took_s: float, recording: Recording | None) -> None:
         self.took_s = took_s
@@ -383,13 +414,17 @@ class IndexTables:
     def _look(
         self, slot: int, topic: Topic, elapsed_s: float, recording: Recording | None = None
     ) -> Steps[None]:
-        full = topic.full_name
+        full, looks, as_of_ms = topic.full_name, self._looks, self.as_of_ms
+        self._settled_ms[slot] = 0
         self.topics.move(slot, LOADED)
+        settled = True
         backlogs, consumers, oldest, growth = dict[str, int](), 0, UNKNOWN, 0.0
         rate_out = bytes_out = 0.0
         for at, (name, subscription) in enumerate(list(topic.subscriptions.items()), 1):
-            backlogs[name], age, grows = self._look_at(full, name, subscription, elapsed_s)
+            backlog, age, grows, is_settled = self._look_at(slot, name, subscription, elapsed_s)
+            backlogs[name] = backlog
             growth += grows
+            settled = settled and is_settled
             consumers += len(subscription.consumers)
             rate_out += subscription.rates.rates[0]
             bytes_out += subscription.rates.rates[1]
@@ -407,6 +442,10 @@ class IndexTables:
         if self._service.topics.get(full) is not topic:
             return  # it went meanwhile, and its row perhaps
         self.topics.set(slot, figures)
+        self._looked[slot] = looks
+        if settled and not (topic.stored_bytes and not topic.last_publish_ms):
+            # A share of a quota that depends on an age changes by itself.
+            self._settled_ms[slot] = 0 if used != UNKNOWN and any(backlogs.values()) else as_of_ms
         if (
             not topic.last_publish_ms
             and len(self._silent) < _READS_MAX
@@ -418,9 +457,10 @@ class IndexTables:
             yield from recording.add(full, backlogs, (*figures[:5], figures[_STORED]))
 
     def _look_at(
-        self, full: str, name: str, subscription: Subscription, elapsed_s: float
-    ) -> tuple[int, float, float]:
-        """Its backlog, the figure of its oldest message, and its trend."""
+        self, topic_slot: int, name: str, subscription: Subscription, elapsed_s: float
+    ) -> tuple[int, float, float, bool]:
+        """Its backlog, the figure of its oldest message, its trend, and whether these stay so."""
+        full = subscription.topic.full_name
         table, key = self.subscriptions, subscription_key(full, name)
         slot = table.slot_of.get(key)
         if slot is None:
@@ -429,10 +469,11 @@ class IndexTables:
             )
             if slot == len(self._met):
                 self._met.append(0)
+                self._owner.append(0)
                 for ids in self._oldest[:2]:
                     ids.append(-1)
                 self._oldest[2].append(UNKNOWN)
-        self._met[slot] = self._looks
+        self._met[slot], self._owner[slot] = self._looks, topic_slot
         backlog = subscription.backlog
         oldest = self._oldest_of(slot, subscription, backlog)
         columns = table.columns
@@ -441,7 +482,8 @@ class IndexTables:
         else:
             growth = trend(before, columns["msgBacklogTrend"][slot], backlog, elapsed_s)
         table.set(slot, subscription_figures(subscription, backlog, growth, oldest))
-        return backlog, oldest, growth
+        is_settled = not growth and (not backlog or self._knows_oldest(slot, subscription))
+        return backlog, oldest, growth, is_settled
 
     def _growth_before(self, full: str, name: str, backlog: int) -> float:
         """Of a subscription that is new in the table: what the history tells."""
@@ -449,6 +491,7 @@ class IndexTables:
         return history.growth((full, name), "msgBacklog", backlog, now_ms) or 0.0
 
     def _unload(self, slot: int, full: str) -> None:
+        self._settled_ms[slot], self._looked[slot] = 0, self._looks + 1  # none of them is met
         if full in self._names:
             self.topics.move(slot, self._place_of(full, self.topics.spaces[slot]))
         else:
@@ -471,6 +514,12 @@ class IndexTables:
         if len(self._unread) < _READS_MAX:
             self._unread[slot] = subscription, position
         return figures[slot]
+
+    def _knows_oldest(self, slot: int, subscription: Subscription) -> bool:
+        """REQUIRES: it has a backlog."""
+        position = self._oldest[0][slot], self._oldest[1][slot]
+        cursor = subscription.cursor
+        return cursor is not None and position == cursor.state.first_unacked()
 
     def _set_oldest(self, slot: int, ledger: int, entry: int, figure: float) -> float:
         self._oldest[0][slot], self._oldest[1][slot], self._oldest[2][slot] = ledger, entry, figure

@@ -1,21 +1,16 @@
 """Which broker answers for a topic that none has loaded: the one that owns its bundle."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from magnetar.broker.index.figure_table import ELSEWHERE, UNLOADED, UNLOADED_HERE
 from magnetar.bundles.errors import BundleError
+from magnetar.bundles.namespace_bundles import NamespaceBundles
 from magnetar.bundles.ownership import OWNERS_ROOT, OwnershipService
 from magnetar.metadata.errors import MetadataError
-from magnetar.metadata.store import MetadataEvent, MetadataStore
-
-if TYPE_CHECKING:
-    from magnetar.bundles.namespace_bundles import NamespaceBundles
-    from magnetar.metadata.store import Watch
+from magnetar.metadata.store import MetadataEvent, MetadataStore, Watch
 
 logger = logging.getLogger(__name__)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from magnetar.bookkeeper.metrics import Durations
+    from magnetar.broker.topic.activity_mark import ActivityMark
     from magnetar.broker.topic.topic import Topic
     from magnetar.metadata.loop_turns import Steps
 
@@ -72,6 +73,20 @@ class Recording:
             total = sum(backlogs.values())
             figures = rate_in, rate_out, bytes_in, bytes_out, total, topic.stored_bytes
             yield from self.add(topic.full_name, backlogs, figures)
+
+    def add_quiet(self, topic: Topic, mark: ActivityMark) -> None:
+        """Add a topic in which nothing happens: it has few subscriptions."""
+        if topic.is_system:
+            return
+        full, stored, backlog = topic.full_name, mark[0], mark[1]
+        self._sums[4] += backlog
+        self._sums[5] += stored
+        if self._topics.may_keep(full, backlog):
+            self._topics.add(full, (0.0, 0.0, backlog, stored), backlog / _BACKLOG_S)
+        for name, each in topic.subscriptions.items():
+            key, found = (full, name), each.backlog if backlog else 0
+            if self._subscriptions.may_keep(key, found):
+                self._subscriptions.add(key, (found,), found)
 
     def add(
         self, full: str, backlogs: Mapping[str, float], figures: Sequence[float]

@@ -5,8 +5,6 @@ are better than the worst of the page so far; that is 5 to 20 ms for 100,000 row
 order that is kept had to be renewed for every row that changes, whoever asks.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass

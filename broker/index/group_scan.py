@@ -6,8 +6,6 @@ can. So each broker gives its first ones behind the same name, and what is among
 among the first of each broker that has a part of it: no part is missing from its sum.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from magnetar.broker.index.figure_table import FigureTable, PageQuery, PageScan, Sight, SlotFilter

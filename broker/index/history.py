@@ -192,6 +192,12 @@ class PointDraft:
         self._figures[place : place + self._width] = array("f", figures)
         self._worth[slot] = worth
 
+    def may_keep(self, key: Hashable, worth: float) -> bool:
+        """Whether to add a row can change anything: most of very many are worth nothing."""
+        history = self._history
+        kept = history._slot_of
+        return worth > 0 or key in kept or len(kept) < history._rows_max
+
     def _offer(self, key: Hashable, figures: Sequence[float], worth: float) -> None:
         self._offered += 1
         row = (worth, self._offered, key, figures)

@@ -1,7 +1,5 @@
 """Recent history as it is answered; that of several brokers or partitions becomes one. Pure."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import islice

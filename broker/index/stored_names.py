@@ -1,17 +1,12 @@
 """Names of all stored topics of a cluster, by namespace: listed once, then kept by events."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from magnetar.broker.protocol.topic_name import is_system_topic
 from magnetar.broker.resources.resources import Resources, stored_topic_of
-from magnetar.metadata.store import EventType, MetadataEvent
-
-if TYPE_CHECKING:
-    from magnetar.metadata.store import Watch
+from magnetar.metadata.store import EventType, MetadataEvent, Watch
 
 _SLICE: Final = 200
 """Names told before others get their turn on the loop."""

@@ -79,58 +79,31 @@ async def _connect(
             await ours.close()
 
 
-async def look(
-    place: SwapPlace, config: Path | None = None, advance: Advance = _nobody
-) -> SwapReport:
-    """What a swap would carry and what not; changes nothing but the empty node of our chroot.
-
-    Args:
-        advance: see `PulsarCluster`.
-
-    Raises:
-        MigrationError: something can't be read. MetadataError, OSError: a store can't.
-    """
-    async with _connect(place, config, advance, write=False) as (pulsar, ours):
-        return await Forward(pulsar, ours, _now_ms, write=False).run()
-
-
 async def swap(
     place: SwapPlace,
     config: Path | None = None,
     advance: Advance = _nobody,
     *,
+    back: bool = False,
+    write: bool = True,
     accept_loss: bool = False,
 ) -> SwapReport:
     """Gives a cluster to our brokers; may be repeated after any failure.
 
+    Args:
+        advance: see `PulsarCluster`.
+        back: to Pulsar's brokers.
+        write: False: it is only told what would be carried and what not. Nothing is changed but the
+            empty node of our chroot.
+
     Raises:
-        MigrationError, LossRefusedError: see `Forward`.
+        MigrationError, LossRefusedError: see `Forward`. MetadataError, OSError: a store can't.
     """
-    async with _connect(place, config, advance, write=True) as (pulsar, ours):
-        return await Forward(pulsar, ours, _now_ms, write=True, accept_loss=accept_loss).run()
-
-
-async def look_back(
-    place: SwapPlace, config: Path | None = None, advance: Advance = _nobody
-) -> SwapReport:
-    """What the way back would carry and what not; as `look`."""
-    async with _connect(place, config, advance, write=False) as (pulsar, ours):
-        return await Backward(pulsar, ours, pulsar.ledgers, _now_ms, write=False).run()
-
-
-async def swap_back(
-    place: SwapPlace,
-    config: Path | None = None,
-    advance: Advance = _nobody,
-    *,
-    accept_loss: bool = False,
-) -> SwapReport:
-    """Gives a cluster back to Pulsar's brokers; as `swap`."""
-    async with _connect(place, config, advance, write=True) as (pulsar, ours):
-        back = Backward(
-            *(pulsar, ours, pulsar.ledgers, _now_ms), write=True, accept_loss=accept_loss
-        )
-        return await back.run()
+    how = {"write": write, "accept_loss": accept_loss}
+    async with _connect(place, config, advance, write=write) as (pulsar, ours):
+        if back:
+            return await Backward(pulsar, ours, pulsar.ledgers, _now_ms, **how).run()
+        return await Forward(pulsar, ours, _now_ms, **how).run()
 
 
 def _now_ms() -> int:

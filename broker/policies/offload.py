@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from magnetar.broker.config import BrokerConfig
 from magnetar.broker.policies.errors import PolicyRangeError, UnsupportedPolicyError
 from magnetar.broker.policies.values import ANY_LONG, Choice, Integer, Shape, ShapeField, Text
 from magnetar.managed_ledger.offload.config import FILESYSTEM, URI, OffloadConfig, path_of_uri
 
 if TYPE_CHECKING:
-    from magnetar.broker.config import BrokerConfig
     from magnetar.broker.policies.effective import EffectivePolicies
 
 FIELD: Final = "offload_policies"

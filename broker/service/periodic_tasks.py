@@ -47,6 +47,7 @@ class PeriodicTasks:
             ),
         )
         self._sample_ms = config.stats_update_frequency_in_secs * 1000
+        self._sampled_ms = 0
         self._sample_took_ms = 0.0
         self._trims = TrimPlan()
         self._task: asyncio.Task[None] | None = None
@@ -91,13 +92,22 @@ class PeriodicTasks:
     async def _sample(self, now_ms: int) -> None:
         service, turns = self._service, LoopTurns()
         recording, tables = service.figure_recorder.begin(now_ms), service.index.begin_walk()
+        since_ms = self._sampled_ms
         for topic in service.topics.walk():
-            for _ in topic.sample_steps(now_ms):
-                if turns.is_over:
-                    await turns.next()
+            if turns.is_over:
+                await turns.next()
+            if (mark := topic.quiet_mark()) is None:
+                for _ in topic.sample_steps(now_ms, since_ms):
+                    if turns.is_over:
+                        await turns.next()
+            elif tables is None or tables.is_current(topic):
+                if recording is not None:
+                    recording.add_quiet(topic, mark)
+                continue
             for _ in _looks(topic, tables, recording):
                 if turns.is_over:
                     await turns.next()
+        self._sampled_ms = now_ms
         if recording is not None:
             recording.end()
         self._sample_took_ms = 1000 * turns.used_s

@@ -7,13 +7,12 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from magnetar.broker.dispatch.async_dispatcher import AsyncDispatcher
 from magnetar.broker.protocol.entry_header import U32_MAX, later_header, make_header
-from magnetar.broker.protocol.pulsar_api_pb2 import BrokerEntryMetadata
+from magnetar.broker.protocol.pulsar_api_pb2 import BrokerEntryMetadata, MessageMetadata
 from magnetar.broker.protocol.stored_entries import encode_broker_metadata
 
 if TYPE_CHECKING:
-    from magnetar.broker.dispatch.async_dispatcher import AsyncDispatcher
-    from magnetar.broker.protocol.pulsar_api_pb2 import MessageMetadata
     from magnetar.broker.service.broker_service import BrokerService
 
 _ROUNDS_MAX: Final = 50

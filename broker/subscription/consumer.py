@@ -194,14 +194,14 @@ class Consumer(ConsumerState):
         if not self.closed:
             self.sink.notify_active(self, is_active)
 
-    def sample(self, now_ms: int) -> None:
+    def sample(self, now_ms: int, since_ms: int = 0) -> None:
         """Take a point for the rates."""
         counters = (self.messages_out, self.bytes_out, self.redelivered, self.acks)
-        self.rates.sample(now_ms, counters)
+        self.rates.sample(now_ms, counters, since_ms)
         if self.chunks_out:
             if self.chunk_rates is None:
                 self.chunk_rates = RateSampler()
-            self.chunk_rates.sample(now_ms, (self.chunks_out, 0, 0, 0))
+            self.chunk_rates.sample(now_ms, (self.chunks_out, 0, 0, 0), since_ms)
 
     @property
     def chunk_rate(self) -> float:

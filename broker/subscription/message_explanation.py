@@ -4,7 +4,7 @@ Its dispatcher knows most of it. Here is what needs the entry itself: whether th
 keeps a client from giving it to its application. Nothing is moved by this.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -44,7 +44,11 @@ _PARTS_MAX: Final = 10
 async def explain_now(subscription: Subscription, publishing: Explanation | None) -> Explanation:
     """As ``Subscription.explain``; of a message that a client has, also what its bytes say."""
     found = subscription.explain(publishing)
-    if found.reason is Reason.PENDING and isinstance(subscription, PersistentSubscription):
+    if not isinstance(subscription, PersistentSubscription):
+        return found
+    if found.reason in (Reason.NO_CONSUMER, Reason.CONSUMER_REFUSED, Reason.DELAYED):
+        return await _with_first_due(subscription, found)
+    if found.reason is Reason.PENDING:
         oldest = subscription.cursor.state.first_unacked()
         batch, _ = await _read(subscription.ledger, oldest)
         found = await _of_content(subscription, oldest, batch, found)
@@ -186,34 +190,88 @@ def _metadata(body: Buffer) -> MessageMetadata | None:
         return None
 
 
-async def _parts(subscription: PersistentSubscription, wanted: MessageMetadata) -> set[int] | None:
-    """Chunk ids of a message that are unacknowledged; None: there is too much to look at."""
+class _TooMuchError(Exception):
+    """There is more than may be looked at, or it can't be read."""
+
+
+async def _unacked(
+    subscription: PersistentSubscription, first_max: int = _SCAN_ENTRIES
+) -> AsyncIterator[tuple[EntryHeader, Buffer]]:
+    """Its entries without an acknowledgment, in order.
+
+    Args:
+        first_max: entries of the first read.
+    Raises:
+        _TooMuchError
+    """
     ledger, state = subscription.ledger, subscription.cursor.state
-    found, position = set[int](), state.first_unacked()
-    entries, size = 0, 0
+    position = state.first_unacked()
+    entries, size, entries_max = 0, 0, first_max
     while entries < _SCAN_ENTRIES and size < _SCAN_BYTES:
         try:
-            batch = await ledger.read(position, _SCAN_ENTRIES, _READ_BYTES)
-        except STORAGE_ERRORS:
-            return None
+            batch = await ledger.read(position, entries_max, _READ_BYTES)
+        except STORAGE_ERRORS as error:
+            raise _TooMuchError from error
         if batch is None:
-            return found
+            return
         acked = frozenset(state.acked_in(batch.ledger_id, batch.first, len(batch.heads)) or ())
         for index, raw in enumerate(batch.heads):
-            if batch.first + index in acked or not parse_header(raw).flags & FLAG_CHUNK:
-                continue
-            metadata = _metadata(batch.bodies[index])
-            if metadata is not None and metadata.uuid == wanted.uuid:
-                found.add(metadata.chunk_id)
-        if len(found) >= wanted.num_chunks_from_msg:
-            return found
+            if batch.first + index not in acked:
+                yield parse_header(raw), batch.bodies[index]
         entries += len(batch.heads)
         size += sum(map(len, batch.bodies))
-        position = (batch.ledger_id, batch.first + len(batch.heads))
-    return None
+        position, entries_max = (batch.ledger_id, batch.first + len(batch.heads)), _SCAN_ENTRIES
+    raise _TooMuchError
+
+
+async def _parts(subscription: PersistentSubscription, wanted: MessageMetadata) -> set[int] | None:
+    """Chunk ids of a message that are unacknowledged; None: there is too much to look at."""
+    found = set[int]()
+    try:
+        async for head, body in _unacked(subscription):
+            metadata = _metadata(body) if head.flags & FLAG_CHUNK else None
+            if metadata is not None and metadata.uuid == wanted.uuid:
+                found.add(metadata.chunk_id)
+                if len(found) >= wanted.num_chunks_from_msg:
+                    break
+    except _TooMuchError:
+        return None
+    return found
+
+
+async def _with_first_due(subscription: PersistentSubscription, found: Explanation) -> Explanation:
+    """Without a consumer, or when the rest was sent: when the first delayed message is due."""
+    now_ms, due_ms = subscription.now_ms(), list[int]()
+    if not subscription.topic.policies.delayed_delivery.active:
+        return found
+    try:
+        # Mostly the oldest message isn't delayed: then no other is read.
+        async for head, _ in _unacked(subscription, first_max=1):
+            if head.deliver_at_ms > now_ms:
+                due_ms.append(head.deliver_at_ms)
+            elif found.reason is not Reason.DELAYED and not head.flags & FLAG_MARKER:
+                return found
+    except _TooMuchError:
+        return found
+    if not due_ms or (first_ms := min(due_ms)) == found.until_ms:
+        return found
+    return _due_first(found, first_ms, now_ms)
 
 
 # --- what is told
+
+
+def _due_first(found: Explanation, due_ms: int, now_ms: int) -> Explanation:
+    """``found``: that no consumer is connected, or that the oldest message is due later."""
+    told = f"The first one is due in {explanation.duration(due_ms - now_ms)}."
+    if found.reason is Reason.DELAYED:
+        return replace(found, message=f"{found.message} {told}", until_ms=due_ms)
+    return replace(
+        found,
+        message=f"{found.message} All messages are delayed by their producers. {told}",
+        next=f"{found.next} Shared and Key_Shared subscriptions get a message when it is due.",
+        until_ms=due_ms,
+    )
 
 
 def _of_encrypted(found: Explanation, place: str, keys: Sequence[str]) -> Explanation:

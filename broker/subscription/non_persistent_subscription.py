@@ -79,9 +79,9 @@ class NonPersistentSubscription(Subscription):
         """The same a second, between the last two samples."""
         return self._drop_rate.rates[0]
 
-    def sample_steps(self, now_ms: int) -> Steps[None]:
-        yield from super().sample_steps(now_ms)
-        self._drop_rate.sample(now_ms, (self.dropped_messages, 0, 0, 0))
+    def sample_steps(self, now_ms: int, since_ms: int = 0) -> Steps[None]:
+        yield from super().sample_steps(now_ms, since_ms)
+        self._drop_rate.sample(now_ms, (self.dropped_messages, 0, 0, 0), since_ms)
 
     def _on_flow(self, consumer: Consumer, permits: int) -> None:
         consumer.permits += permits

@@ -286,12 +286,12 @@ class PersistentSubscription(Subscription):
             self._core.set_limits(self._limits)
             self._dispatcher.set_limiter(limiter)
 
-    def sample_steps(self, now_ms: int) -> Steps[None]:
-        yield from super().sample_steps(now_ms)
+    def sample_steps(self, now_ms: int, since_ms: int = 0) -> Steps[None]:
+        yield from super().sample_steps(now_ms, since_ms)
         self._rate.sample()
         if self._core is not None:
             self._core.sample(now_ms)
-        self._expiry_rate.sample(now_ms, (self.expired_entries, 0, 0, 0))
+        self._expiry_rate.sample(now_ms, (self.expired_entries, 0, 0, 0), since_ms)
 
     def _stop(self) -> None:
         if self._dispatcher is not None:

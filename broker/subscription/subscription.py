@@ -465,14 +465,14 @@ class Subscription(ABC):
         """Those of what only some subscriptions keep."""
         return 0, 0, 0
 
-    def sample_steps(self, now_ms: int) -> Steps[None]:
+    def sample_steps(self, now_ms: int, since_ms: int = 0) -> Steps[None]:
         """Take a point of the rates, every ``statsUpdateFrequencyInSecs``; some at a step."""
         counts = self._gone
         for consumer in list(self.consumers):
             counts = _added(counts, (consumer,))
-            consumer.sample(now_ms)
+            consumer.sample(now_ms, since_ms)
             yield
-        self.rates.sample(now_ms, counts[:4])
+        self.rates.sample(now_ms, counts[:4], since_ms)
         yield
 
     def common_stats(

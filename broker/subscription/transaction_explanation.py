@@ -1,22 +1,17 @@
 """What transactions have to do with a message that a subscription doesn't deliver."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from magnetar.broker.dispatch.explanation import STALL_MS, Explanation, Reason, duration
+from magnetar.broker.protocol.pulsar_api_pb2 import MessageMetadata
+from magnetar.broker.transaction.buffer import TopicTransactionBuffer
 from magnetar.broker.transaction.markers import transaction_of
-from magnetar.managed_ledger.position import format_position
-
-if TYPE_CHECKING:
-    from magnetar.broker.protocol.pulsar_api_pb2 import MessageMetadata
-    from magnetar.broker.transaction.buffer import TopicTransactionBuffer
-    from magnetar.broker.transaction.pending_acks import PendingAcks
-    from magnetar.broker.transaction.transaction_id import TransactionId
-    from magnetar.managed_ledger.managed_ledger_info import LedgerOffsets
-    from magnetar.managed_ledger.position import Position
+from magnetar.broker.transaction.pending_acks import PendingAcks
+from magnetar.broker.transaction.transaction_id import TransactionId
+from magnetar.managed_ledger.managed_ledger_info import LedgerOffsets
+from magnetar.managed_ledger.position import Position, format_position
 
 _UNKNOWN_END = "its client or its time-out does that"
 

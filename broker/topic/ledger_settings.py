@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from magnetar.bookkeeper.client.placement.isolation import ALL_BOOKIES, metadata_of_groups
+from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.protocol.stored_entries import PulsarEntries
+from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.bundles.errors import InvalidBundleError
 from magnetar.managed_ledger.config import ManagedLedgerConfig, PlacementMetadata
 from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from magnetar.broker.policies.effective import EffectivePolicies
-    from magnetar.broker.protocol.topic_name import TopicName
     from magnetar.broker.service.broker_service import BrokerService
     from magnetar.bundles.bookie_affinity import BookieAffinity
     from magnetar.bundles.local_policies import BundleFactory

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from magnetar.broker.compaction.compacted_ledger import CompactedLedger
 from magnetar.broker.compaction.topic_compaction import TopicCompaction
 from magnetar.broker.dispatch import explanation
+from magnetar.broker.dispatch.async_dispatcher import AsyncDispatcher
 from magnetar.broker.dispatch.explanation import Explanation, Reason
 from magnetar.broker.errors import (
     STORAGE_ERRORS,
@@ -63,7 +64,6 @@ from magnetar.metadata.errors import ValueTooLargeError
 from magnetar.metadata.loop_turns import Steps
 
 if TYPE_CHECKING:
-    from magnetar.broker.dispatch.async_dispatcher import AsyncDispatcher
     from magnetar.broker.service.broker_service import BrokerService
     from magnetar.broker.transaction.async_coordinator import LocalParticipant
 

@@ -51,6 +51,7 @@ from magnetar.broker.subscription.consumer import (
     SubscribeRequest,
 )
 from magnetar.broker.subscription.subscription import Subscription
+from magnetar.broker.topic.activity_mark import ActivityMark, activity_mark
 from magnetar.broker.topic.topic_stats import ALL_STATS, StatsParts, topic_stats
 from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.bundles.lookup import BrokerLookup
@@ -110,6 +111,9 @@ class Topic(ABC):
         self.rates = RateSampler()
         self._opening: dict[str, asyncio.Task[Subscription]] = {}
         self.rate_limits = TopicRateLimiters(self)
+        self._mark: ActivityMark | None = None  # at the last sample
+        self.still_ms = 0
+        """When a sample found it as the one before did, so that its rates are 0; 0: it didn't."""
 
     # --- producers
 
@@ -512,6 +516,7 @@ class Topic(ABC):
         Connected clients stay when a limit was lowered or a subscription type was switched off;
         only a producer that doesn't encrypt goes when encryption becomes a duty, as in Pulsar.
         """
+        self._mark = None
         self.rate_limits.apply()
         for subscription in self.subscriptions.values():
             subscription.policies_changed()
@@ -623,17 +628,31 @@ class Topic(ABC):
             return producers_queued(name, len(self.registry.waiting))
         return None if self.producers else no_producer()
 
-    def sample_steps(self, now_ms: int) -> Steps[None]:
-        """Take a point for the rates of the topic and its clients, some at a step."""
-        self.rates.sample(
-            now_ms, (self.entries_in, self.messages_in, self.bytes_in, self.chunks_in)
-        )
+    def quiet_mark(self) -> ActivityMark | None:
+        """None: something may have happened since two samples have found the topic the same.
+
+        Else there is nothing to sample: all rates are 0 since ``still_ms``.
+        """
+        mark = self._mark
+        return mark if self.still_ms and mark == activity_mark(self) else None
+
+    def sample_steps(self, now_ms: int, since_ms: int = 0) -> Steps[None]:
+        """Take a point for the rates of the topic and its clients, some at a step.
+
+        Args:
+            since_ms: the last samples, of those topics, too, that had nothing to sample.
+        """
+        before, self._mark, self.still_ms = self._mark, activity_mark(self), 0
+        counters = (self.entries_in, self.messages_in, self.bytes_in, self.chunks_in)
+        self.rates.sample(now_ms, counters, since_ms)
         for producer in list(self.registry):
-            producer.sample(now_ms)
+            producer.sample(now_ms, since_ms)
             yield
         self.rate_limits.sample()
         for subscription in list(self.subscriptions.values()):
-            yield from subscription.sample_steps(now_ms)
+            yield from subscription.sample_steps(now_ms, since_ms)
+        if self._mark is not None and self._mark == before:
+            self.still_ms = self.service.clock()
 
     @property
     def stored_bytes(self) -> int:

@@ -12,12 +12,12 @@ from magnetar.bookkeeper.errors import LedgerError
 from magnetar.broker.compaction.compaction_figures import CompactionFigures
 from magnetar.broker.protocol.entry_header import parse_header
 from magnetar.managed_ledger.errors import ManagedLedgerError
+from magnetar.managed_ledger.position import Position
 from magnetar.metadata.loop_turns import Steps, in_turns, keep_least
 
 if TYPE_CHECKING:
     from magnetar.broker.topic.persistent_topic import PersistentTopic
     from magnetar.broker.topic.topic import Topic
-    from magnetar.managed_ledger.position import Position
 
 logger = logging.getLogger(__name__)
 

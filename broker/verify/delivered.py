@@ -31,6 +31,7 @@ from magnetar.broker.verify.history import (
     SubscriptionType,
     TopicHistory,
     Violation,
+    Waited,
 )
 from magnetar.broker.verify.sessions import SessionChecker
 
@@ -79,6 +80,8 @@ class SubscriptionChecker(SessionChecker):
         self._state: dict[Position, int] = {}
         self._holder: dict[Position, int] = {}
         self._may_come: set[Position] = set()
+        self._refused: set[Position] = set()
+        """Negatively acknowledged, and neither came again nor was acknowledged since."""
         self._acks: dict[int, AckAsked] = {}
         self._parts: set[Position] = set()
         """Acknowledged, of batches that aren't as a whole."""
@@ -116,6 +119,8 @@ class SubscriptionChecker(SessionChecker):
                     self._on_activated(event)
                 case Sought():
                     self._on_sought(event)
+                case Waited():
+                    self._on_waited(event)
         if complete:
             self._check_complete()
         return self.violations
@@ -182,6 +187,7 @@ class SubscriptionChecker(SessionChecker):
 
     def _on_delivered(self, event: Delivered) -> None:
         position = event.position
+        self._refused.discard(position)
         if position not in self._nth:
             return self._say(Rule.INVENTED, f"{position} was delivered and isn't stored", position)
         if event.message != self._messages[position]:
@@ -278,6 +284,7 @@ class SubscriptionChecker(SessionChecker):
             positions = self._log[: last + 1]
         asked = [at for at in positions if self._state.get(at) != _CONFIRMED]
         self._asked.update(asked)
+        self._refused.difference_update(asked)
         for position in asked:
             self._state[position] = _ASKED
             self._held_of_key.get(self._key(position), set()).discard(position)
@@ -303,7 +310,16 @@ class SubscriptionChecker(SessionChecker):
             self._give_back(self._held_by(None))
             self._last = -1
         else:
-            self._give_back([at for at in event.positions if self._state.get(at) != _CONFIRMED])
+            given_back = [at for at in event.positions if self._state.get(at) != _CONFIRMED]
+            self._give_back(given_back)
+            self._refused.update(given_back)
+
+    def _on_waited(self, event: Waited) -> None:
+        """An unload gives everything back anew: what comes only then was forgotten all the same."""
+        for position in sorted(self._refused - self._asked) if self._attached else ():
+            text = f"{position} was negatively acknowledged, and didn't come again"
+            text += f" within {event.seconds:.0f} s, though a consumer had room"
+            self._say(Rule.NOT_REDELIVERED, text, position)
 
     # --- seeks
 
@@ -311,6 +327,7 @@ class SubscriptionChecker(SessionChecker):
         """What is behind the place comes anew; what is before it, not any more. A seek that may be
         done allows both.
         """
+        self._refused.clear()
         first, last = self._place_of(event)
         for nth, position in enumerate(self._log[first:], first):
             self._may_be_sought(position, known=nth >= last, sure=event.sure)

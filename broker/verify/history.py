@@ -181,8 +181,15 @@ class Sought:
     """The broker said that it is done. False: it may be done."""
 
 
+@dataclass(slots=True)
+class Waited:
+    """Nothing came for so long that all that was due had time to come; consumers had room."""
+
+    seconds: float
+
+
 Event: TypeAlias = (
-    Attached | Activated | Delivered | AckAsked | AckConfirmed | GivenBack | Ended | Sought
+    Attached | Activated | Delivered | AckAsked | AckConfirmed | GivenBack | Ended | Sought | Waited
 )
 
 

@@ -19,6 +19,7 @@ from magnetar.broker.verify.history import (
     Sought,
     TopicHistory,
     Violation,
+    Waited,
 )
 from magnetar.broker.verify.read import check_reader
 from magnetar.broker.verify.stored import check_stored
@@ -138,6 +139,10 @@ def _events(events: list[Event], position: Position) -> Iterator[str]:
     for nth, event in enumerate(events):
         told: str | None = None
         match event:
+            case Waited():
+                if sessions:
+                    yield f"event {nth}: nothing came for {event.seconds:.0f} s"
+                continue
             case Delivered() if event.position == position:
                 sessions.add(event.session)
                 told = f"received at {event.at_ms} ms, redelivery count {event.redelivery_count}"

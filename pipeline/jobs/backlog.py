@@ -52,7 +52,7 @@ class Backlog:
     failures: Mapping[str, str] = field(default_factory=dict)
 
 
-def backlog(cluster: ClusterAccess, places: Sequence[str], *, now_ms: int | None = None) -> Backlog:
+def backlog(cluster: ClusterAccess, places: Sequence[str]) -> Backlog:
     """A row for each subscription of each partition.
 
     Args:
@@ -63,7 +63,7 @@ def backlog(cluster: ClusterAccess, places: Sequence[str], *, now_ms: int | None
         NoSuchTopicError: a topic or namespace that was named doesn't exist.
         SegmentsUnavailableError: no broker answers.
     """
-    now_ms = int(time.time() * 1000) if now_ms is None else now_ms
+    now_ms = int(time.time() * 1000)
     with Admin(cluster) as admin:
         found: dict[str, None] = {}
         for choice in choices_of(places):

@@ -38,7 +38,7 @@ def cancelled_on_error(spark: SparkSession, group: str) -> Iterator[None]:
     context.setLocalProperty(_GROUP, None)  # type: ignore[arg-type]  # as Spark's own code does
 
 
-def apart(work: Callable[[], object], wait_s: float = 2 * _WAIT_S) -> None:
+def apart(work: Callable[[], object]) -> None:
     """Call Spark from a thread of its own; what it raises is logged.
 
     A thread that was interrupted while it waited for the JVM must not call it again: it would take
@@ -53,7 +53,7 @@ def apart(work: Callable[[], object], wait_s: float = 2 * _WAIT_S) -> None:
 
     thread = threading.Thread(target=run, name="clean-up", daemon=True)
     thread.start()
-    thread.join(wait_s)
+    thread.join(2 * _WAIT_S)
 
 
 def _cancel(context: SparkContext, group: str) -> None:

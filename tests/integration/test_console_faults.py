@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.chromium import CHROMIUM, Watch, chromium
+from tests.official_client import client_of
 from tests.prefix_proxy import PrefixProxy
 from tests.standalone_process import StandaloneProcess
 
@@ -134,6 +135,50 @@ def test_names_that_are_markup_or_turn_the_direction(
         page.keyboard.press("Enter")
         expect(page.locator("h1")).to_contain_text("<img src=x")
         assert watch.complaints == []
+
+
+_AWAY: Final = "http://away.example/"
+_PAYLOADS: Final = (
+    f"<script>document.title='owned'</script><img src={_AWAY}1 onerror=document.title='owned'>",
+    f"<svg onload=document.title='owned'><use href={_AWAY}2></svg><meta http-equiv=refresh"
+    f" content='0;url={_AWAY}3'><base href={_AWAY}><link rel=stylesheet href={_AWAY}4>",
+    f'{{"a</pre><iframe src={_AWAY}5>": "javascript:document.title=\'owned\'", "u": "{_AWAY}6"}}',
+    f"</textarea></template><form action={_AWAY}7>"
+    "<button autofocus onfocus=document.title='owned'>",
+    "{{ 7 * 7 }}${7 * 7}<b hx-get='/console/' hx-trigger=load>\u202e\x00\x1b[2J",
+)
+
+
+def test_messages_and_clients_that_are_markup(browser: Browser, server: StandaloneProcess) -> None:
+    topic = "persistent/public/default/markup"
+    with client_of(server.service_url) as client:
+        name = f"persistent://{topic.partition('/')[2]}"
+        producer = client.create_producer(name, producer_name=_PAYLOADS[0])
+        consumer = client.subscribe(name, "s", consumer_name=_PAYLOADS[1])
+        ids = [
+            producer.send(each.encode(), properties={each: each}, partition_key=each)
+            for each in _PAYLOADS
+        ]
+        messages = [f"{each.ledger_id()}:{each.entry_id()}" for each in ids]
+        looks = ("", "&show=raw", "&show=hex")
+        paths = (
+            *("producers", "subscriptions?open=s", "messages?position=earliest"),
+            "messages?position=earliest&columns=.u,properties",
+            *(f"messages?id={each}{look}" for each in messages for look in looks),
+            *(f"produce?from={each}" for each in messages),
+        )
+        with browser.new_page() as page:
+            watch = Watch(page, server.admin_url)
+            for path in paths:
+                page.goto(f"{server.admin_url}/console/topic/{topic}/{path}")
+                foreign = page.locator("img, iframe, base, main svg use, [autofocus], [hx-get]")
+                assert foreign.count() == 0, path
+                assert page.url.startswith(server.admin_url), path
+                assert page.title()[:5] != "owned", path
+                assert watch.complaints == [], path
+            page.goto(f"{server.admin_url}/console/topic/{topic}/messages?id={messages[0]}")
+            expect(page.locator("main")).to_contain_text("<script>document.title='owned'</script>")
+        consumer.close()
 
 
 def test_forms_and_names_of_other_sites_are_refused(

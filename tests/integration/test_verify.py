@@ -303,6 +303,11 @@ def forgetful(method: Callable[..., Any]) -> Callable[..., Any]:
             id="an acknowledgement is forgotten",
         ),
         pytest.param(
+            *(PersistentSubscription, "redeliver", nothing, 1),
+            {Rule.NOT_REDELIVERED},
+            id="a negative acknowledgement is forgotten",
+        ),
+        pytest.param(
             *(SequenceIds, "sift", forgetful, 1), {Rule.DUPLICATED}, id="duplicates are stored"
         ),
         pytest.param(

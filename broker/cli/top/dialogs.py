@@ -1,7 +1,5 @@
 """What `magnetar top` lays over its list: texts, the choice of a step, its question, messages."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 

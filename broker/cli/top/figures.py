@@ -13,7 +13,7 @@ from magnetar.broker.console.admin_api import AdminError, get
 from magnetar.broker.console.formats import milliseconds, number, plural, segment, size, span
 from magnetar.broker.console.index_view import caught_up
 from magnetar.broker.console.message_view import MessageRow, messages_view
-from magnetar.broker.console.source import IndexPage, IndexQuery, Source
+from magnetar.broker.console.source import IndexPage, IndexQuery, NamespaceSums, Source
 from magnetar.broker.console.subject import partition_count
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.index.backlog_trend import keeps_up
@@ -67,6 +67,7 @@ class TopSums:
     backlog_trend: float = 0.0  # messages a second
     stored_bytes: int = 0
     oldest_ms: int | None = None  # when it was published
+    not_loaded: int = 0  # topics that no broker has loaded: nobody knows their figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,7 @@ class Figures:
             "history": dict(state.history),
             "storageSize": sums.stored_bytes,
             "earliestMsgPublishTimeInBacklogs": sums.oldest_ms,
+            "topicsNotLoaded": sums.not_loaded,
             "total": self.total,
             "matching": self.matching,
             view.name: list(self.rows),
@@ -327,7 +329,7 @@ async def read_figures(
     state, found, namespaces = await asyncio.gather(
         state_of(), page(), source.namespaces(partial=True)
     )
-    sums, is_complete, read = _sums(namespaces.rows), namespaces.is_complete, namespaces.read
+    sums, is_complete, read = _sums(namespaces), namespaces.is_complete, namespaces.read
     if found is not None:
         is_complete = is_complete and found.is_complete
         of_page = tuple(found.rows)
@@ -396,11 +398,13 @@ def _broker(name: str, history: Row) -> Row:
     return {"broker": name, **history.get("brokers", {}).get(name, {}), "error": error}
 
 
-def _sums(namespaces: Mapping[str, Row]) -> TopSums:
-    def total(name: str) -> float:
-        return sum(each.get(name) or 0 for each in namespaces.values())
+def _sums(namespaces: NamespaceSums) -> TopSums:
+    rows = namespaces.rows.values()
 
-    oldest = [each.get("earliestMsgPublishTimeInBacklogs") for each in namespaces.values()]
+    def total(name: str) -> float:
+        return sum(each.get(name) or 0 for each in rows)
+
+    oldest = [each.get("earliestMsgPublishTimeInBacklogs") for each in rows]
     return TopSums(
         total("msgRateIn"),
         total("msgRateOut"),
@@ -410,6 +414,7 @@ def _sums(namespaces: Mapping[str, Row]) -> TopSums:
         total("msgBacklogTrend"),
         int(total("storageSize")),
         min((each for each in oldest if each), default=None),
+        namespaces.not_loaded,
     )
 
 

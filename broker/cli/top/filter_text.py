@@ -1,7 +1,5 @@
 """What is typed after ``/``: a part of a name, and conditions on figures. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

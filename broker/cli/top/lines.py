@@ -46,6 +46,8 @@ def head_lines(figures: Figures, now_ms: int, width: int) -> list[str]:
     ]
     if (more := len(state.findings) - _FINDINGS_MAX) > 0:
         lines.append(f"  {more} more: magnetar doctor")
+    if sums.not_loaded:
+        lines.append(f"  without the figures of {plural(sums.not_loaded, 'topic')} not loaded")
     return lines
 
 

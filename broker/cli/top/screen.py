@@ -1,7 +1,5 @@
 """The screen of ``magnetar top``, on Textual: an optional extra, so only `top_command` loads it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Literal

@@ -24,6 +24,7 @@ from magnetar.broker.verify.history import (
     SubscriptionHistory,
     SubscriptionType,
     TopicHistory,
+    Waited,
 )
 from magnetar.broker.verify.plan import (
     BATCH_MAX,
@@ -295,6 +296,7 @@ class TopicCheck:
                 async with asyncio.timeout(patience_s):
                     await subscriber.changed.wait()
         except TimeoutError:
+            subscriber.note(Waited(patience_s))
             self.waits.append(
                 f"{patience_s:.0f} s for {subscriber.lacks(wanted)} entries of"
                 f" {self._topic}, subscription {subscriber.history.name}, though consumers had room"

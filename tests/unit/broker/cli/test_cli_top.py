@@ -49,15 +49,18 @@ SUBSCRIPTIONS = "subscriptions-index?sort=msgBacklog&order=desc&limit=100&points
 CLUSTER: dict[str, Any] = {
     "namespaces-index?partial=True": {
         "asOf": NOW_MS,
+        "topicsRead": 5,
+        "topicsLoaded": 5,
         "namespaces": {
             "retail/orders": {
+                "topicCount": 5,
                 "msgRateIn": 48_210.0,
                 "msgThroughputIn": 61.4e6,
                 "msgBacklog": 1_284_910,
                 "msgBacklogTrend": 112.4,
                 "earliestMsgPublishTimeInBacklogs": NOW_MS - 11_520_000,
             },
-            "a/b": {"msgRateIn": None, "storageSize": 1.84e12, "msgBacklog": None},
+            "a/b": {"topicCount": 2, "msgRateIn": None, "storageSize": 1.84e12, "msgBacklog": None},
         },
     },
     "history": {
@@ -147,11 +150,13 @@ async def test_the_head_says_what_happens() -> None:
         "in       48,210/s  61.4 MB/s ▁█        backlog   1.28 M  +6.74 k/min  p99 4.1 ms",
         "out           0/s      0 B/s ▁▁        oldest    3 h 12 min  stored 1.84 TB",
         "◆ bookie k5 is full",
+        "  without the figures of 2 topics not loaded",
     ]
     assert "+6.74 k/min █▁        p99" in head_lines(figures, NOW_MS, 120)[1]
     told = figures.as_json(VIEWS[0])
     assert (told["publishLatencyP99Ms"], told["msgBacklogTrend"]) == (4.1, 112.4)
     assert told["history"]["series"]["msgBacklog"] == [9, 7]
+    assert told["topicsNotLoaded"] == 2
     assert counts_text(figures) == "2 of 31,077"
     assert figures.as_json(VIEWS[0])["subscriptions"] == [BILLING, STOCK]
 

@@ -303,6 +303,16 @@ async def test_where_the_credentials_of_a_console_go(location: str, reason: str 
         ),
         ({"msgBacklog": 3, "msgDelayed": 3, "consumers": [{"availablePermits": 5}]}, "delayed"),
         (
+            {"msgBacklog": 3, "unackedMessages": 3, "type": "Shared", "msgRateOut": 1.0}
+            | {"consumers": [{"availablePermits": 5}]},
+            "pending",
+        ),
+        (
+            {"msgBacklog": 3, "unackedMessages": 2, "type": "Shared", "msgRateOut": 1.0}
+            | {"consumers": [{"availablePermits": 5}]},
+            "delivering",
+        ),
+        (
             {"msgBacklog": 3, "drainingHashesCount": 1, "consumers": [{"availablePermits": 5}]},
             "drainingHash",
         ),
@@ -319,6 +329,13 @@ async def test_where_the_credentials_of_a_console_go(location: str, reason: str 
 def test_what_statistics_of_pulsar_tell(stats: dict[str, Any], reason: str | None) -> None:
     found = explanation_of(stats)
     assert (None if found is None else found.reason) == reason
+
+
+def test_nobody_knows_the_delays_of_pulsar_without_a_consumer() -> None:
+    found = explanation_of({"msgBacklog": 1, "msgDelayed": 0})
+    assert found is not None
+    assert found.message == "No consumer is connected."
+    assert "does not tell before then whether messages are delayed" in found.next
 
 
 _READS = {"consumerName": "reads", "availablePermits": 9}

@@ -10,7 +10,8 @@ import pytest
 from magnetar.broker.console.admin_api import RemoteApi
 from magnetar.broker.console.kept_order import KeptOrder, name_lists
 from magnetar.broker.console.pulsar_source import PulsarSource
-from magnetar.broker.console.source import Source
+from magnetar.broker.console.source import Source, StatsLists
+from magnetar.broker.console.subject import topic_stats
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.topic_view import ROWS_MAX, ClientQuery, TopicFigures, topic_figures
 from magnetar.broker.http.server.app import create_app
@@ -119,7 +120,9 @@ async def test_a_page_of_either_source_has_the_same_figures(
     whole, own = PulsarSource(api), Source(api)
     found = list[TopicFigures]()
     for source in (own, whole):
-        partitions, stats = await source.topic_stats(PATH, query, ROWS_MAX, producers=True)
+        partitions, stats = await source.topic_stats(
+            PATH, query, StatsLists(ROWS_MAX, producers=True, partitions=True)
+        )
         assert partitions == 0
         explained = await own.explanations(PATH, {})
         await source.add_consumers(PATH, stats, explained, query)
@@ -132,6 +135,35 @@ async def test_a_page_of_either_source_has_the_same_figures(
     assert (part.subscription_count, part.consumers, part.producers.total) == (130, 3, 3)
     assert part.behind == (NAMES[0], 13)
     await whole.close()
+
+
+async def test_only_tabs_that_show_partitions_ask_for_each(
+    client: httpx.AsyncClient, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The figures above the tabs are the same."""
+    path, calls = f"{TOPIC}-parted", list[bool]()
+    assert (await client.put(f"/admin/v2/{path}/partitions", json=3)).is_success
+    assert (await client.put(f"/admin/v2/{path}/subscription/s")).is_success
+    body = {"producerName": "p", "messages": [{"payload": "x"}]}
+    for number in (0, 2, 2):
+        answer = await client.post(f"/topics/{path}-partition-{number}", json=body)
+        assert answer.is_success
+
+    assert (await client.post(f"/admin/v2/{path}/terminate/partitions")).is_success
+
+    async def asked(*args: Any, per_partition: bool, **part: Any) -> tuple[int, Any]:
+        calls.append(per_partition)
+        return await topic_stats(*args, per_partition=per_partition, **part)
+
+    monkeypatch.setattr("magnetar.broker.console.source.topic_stats", asked)
+    found = dict[str, str]()
+    for tab in ("partitions", "messages", "schema", "policies", "storage", "permissions"):
+        page = (await client.get(f"/console/topic/{path}/{tab}")).text
+        assert "Partition 0: The topic is terminated." in page, tab
+        found[tab] = page[page.index('<dl class="pn fig">') : page.index("</dl>")]
+    assert "3" in found["partitions"].partition("Largest backlog")[2]
+    assert len(set(found.values())) == 1
+    assert calls == [True, False, False, False, False, False]
 
 
 def test_names_of_a_call_are_no_longer_than_servers_take() -> None:

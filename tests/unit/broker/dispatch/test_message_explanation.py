@@ -7,7 +7,7 @@ import pytest
 from magnetar.bookkeeper.errors import BookieUnavailableError
 from magnetar.broker.dispatch.explanation import Reason
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.protocol.entry_header import make_header
+from magnetar.broker.protocol.entry_header import FLAG_MARKER, make_header
 from magnetar.broker.protocol.framing import encode_body
 from magnetar.broker.subscription.consumer import SHARED
 from magnetar.broker.subscription.message_explanation import (
@@ -17,6 +17,7 @@ from magnetar.broker.subscription.message_explanation import (
 )
 from magnetar.managed_ledger.position import Position
 from tests.unit.broker.dispatch.builders import Bench, settle
+from tests.unit.broker.dispatch.doubles import head
 
 
 def stored(bench: Bench, **fields: Any) -> Position:
@@ -104,3 +105,40 @@ async def test_a_message_that_cannot_be_read_is_not_said_to_wait_for_permits(
         found = await explain_message(bench.subscription, (10, 1))
     assert (found.reason, "no bookie answers" in found.message) == (Reason.READ_FAILED, True)
     assert (await explain_message(bench.subscription, (10, 1))).reason is Reason.NO_PERMITS
+
+
+async def test_when_the_first_of_delayed_messages_is_due() -> None:
+    bench = Bench()
+    now_ms = bench.service.now_ms
+    for hours in (3, 1, 2):
+        bench.ledger.append(head(deliver_at_ms=now_ms + hours * 3_600_000))
+    bench.ledger.append(head(flags=FLAG_MARKER))
+    found = await explain_now(bench.subscription, None)
+    assert (found.reason, found.until_ms) == (Reason.NO_CONSUMER, now_ms + 3_600_000)
+    assert found.message == (
+        "No consumer is connected. All messages are delayed by their producers. "
+        "The first one is due in 1 h."
+    )
+    await sent(bench)
+    found = await explain_now(bench.subscription, None)
+    assert (found.reason, found.until_ms) == (Reason.DELAYED, now_ms + 3_600_000)
+    assert found.message.endswith("it is due in 3 h. The first one is due in 1 h.")
+    bench.subscription.acknowledge(None, [(10, 1)])
+    assert (await explain_now(bench.subscription, None)).until_ms == now_ms + 2 * 3_600_000
+
+
+async def test_one_message_without_a_delay_needs_only_a_consumer() -> None:
+    bench = Bench([1])
+    bench.ledger.append(head(deliver_at_ms=bench.service.now_ms + 1_000))
+    assert (await explain_now(bench.subscription, None)).message == "No consumer is connected."
+    bench.subscription.acknowledge(None, [(10, 0)])
+    assert (await explain_now(bench.subscription, None)).until_ms == bench.service.now_ms + 1_000
+
+
+async def test_of_very_many_delayed_messages_the_first_is_not_looked_for() -> None:
+    bench = Bench()
+    for _ in range(1_001):
+        bench.ledger.append(head(deliver_at_ms=bench.service.now_ms + 1_000))
+    assert (await explain_now(bench.subscription, None)).until_ms is None
+    bench.subscription.acknowledge(None, [(10, 0), (10, 1)])
+    assert (await explain_now(bench.subscription, None)).until_ms is not None

@@ -53,6 +53,7 @@ async def test_an_idle_topic_is_small(broker: Broker, traced: None) -> None:
     for now_ms in (1_000, 61_000, 121_000):
         for topic in broker.service.topics.values():
             run_at_once(topic.sample_steps(now_ms))
+    assert all(topic.quiet_mark() for topic in broker.service.topics.values())
     sampled = (traced_bytes() - before) / TOPICS
     assert sampled < each + SHARED_MAX, "its rates were sampled"
 

@@ -22,6 +22,7 @@ from magnetar.broker.verify.history import (
     SubscriptionType,
     TopicHistory,
     Violation,
+    Waited,
 )
 from tests.history import Session, session_violations
 from tests.raw_client import Position
@@ -256,6 +257,14 @@ def test_an_honest_subscription_passes(kind: SubscriptionType, events: list[Even
 FAULTS: list[tuple[SubscriptionType, Sequence[Event | list[Event]], Rule]] = [
     (SHARED, [TWO, gets(1, *range(9))], Rule.NOT_DELIVERED),
     (SHARED, [TWO, gets(1, *ALL), GivenBack(1, at(3))], Rule.NOT_REDELIVERED),
+    (  # also where an unload gives it back at last
+        SHARED,
+        [
+            *(TWO, gets(1, *ALL), GivenBack(1, at(3)), Waited(60)),
+            *(Ended(1, End.CLOSED), Ended(2, End.CLOSED), Attached(3), gets(3, 3)),
+        ],
+        Rule.NOT_REDELIVERED,
+    ),
     (SHARED, [TWO, gets(1, 0), gets(2, 0)], Rule.DELIVERED_TWICE),
     (SHARED, [TWO, gets(1, 0, 1), GivenBack(1, at(0)), gets(2, 1)], Rule.DELIVERED_TWICE),
     (SHARED, [TWO, gets(1, 0), acks(1, 0), gets(2, 0)], Rule.DELIVERED_AFTER_ACK),
@@ -297,6 +306,20 @@ FAULTS: list[tuple[SubscriptionType, Sequence[Event | list[Event]], Rule]] = [
 @pytest.mark.parametrize(("kind", "events", "rule"), FAULTS)
 def test_a_planted_fault_is_named(kind: SubscriptionType, events: list[Event], rule: Rule) -> None:
     assert rule in rules(violations(kind, *events, complete=rule.startswith("not-")))
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        pytest.param([gets(2, 3)], id="it came again"),
+        pytest.param([acks(1, 3, confirmed=False)], id="it was acknowledged all the same"),
+        pytest.param([Ended(1, End.CUT), Ended(2, End.CUT)], id="nobody was there"),
+        pytest.param([Sought(1, (1, 5))], id="a seek passed it"),
+    ],
+)
+def test_what_was_given_back_need_not_come_again(between: list[Event | list[Event]]) -> None:
+    events = TWO, gets(1, *ALL), GivenBack(1, at(3)), *between, Waited(60)
+    assert violations(SHARED, *events) == []
 
 
 def test_each_rule_has_a_planted_fault() -> None:
