@@ -17,13 +17,14 @@ and a folder with ``public.pem`` and ``private.pem``, and answers each line by o
 """
 
 import argparse
+import functools
 import random
 import subprocess
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,23 +48,28 @@ _KINDS: Final = (*["single"] * 3, *["batch"] * 5, "chunks")
 _SEALED: Final = ("sealed", "sealed-batch")
 _CHUNKING: Final = ("go", "java")
 """The others cut a message at 5 MiB only."""
+_RETAINS: Final = "topicCompactionRetainNullKey"
 _VALUE_BYTES: Final = 2500
 """Of a message in chunks: three."""
 
 
+class RefusedError(AssertionError):
+    """A program has answered by an error."""
+
+
 class Asked(Protocol):
     def ask(self, action: str, *words: str) -> list[str]:
-        """Raises: AssertionError: it has failed."""
+        """Raises: RefusedError: it has failed."""
 
 
 class Program:
     """A language's process."""
 
-    def __init__(self, name: str, url: str, keys: Path) -> None:
-        self._name = name
+    def __init__(self, name: str, program: str, *arguments: str) -> None:
+        self._name, self._told = name, ""
         language = LANGUAGES[name]
         self._process = subprocess.Popen(
-            [*language.command("views"), url, str(keys)],
+            [*language.command(program), *arguments],
             cwd=_HERE / language.folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -71,11 +77,21 @@ class Program:
         )
 
     def ask(self, action: str, *words: str) -> list[str]:
+        self.tell(action, *words)
+        return self.answer()
+
+    def tell(self, action: str, *words: str) -> None:
+        """`answer` is to follow."""
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
+        self._told = f"{action} {words}"
         print(action, *words, file=self._process.stdin, flush=True)
+
+    def answer(self) -> list[str]:
+        """Raises: RefusedError: it has failed."""
+        assert self._process.stdout is not None
         status, *found = self._process.stdout.readline().split() or ["gone"]
-        assert status == "ok", f"{self._name} {action} {words}: {status} {' '.join(found)}"
+        if status != "ok":
+            raise RefusedError(f"{self._name} {self._told}: {status} {' '.join(found)}")
         return found
 
     def close(self) -> None:
@@ -107,18 +123,19 @@ class CppProgram:
             batching_max_publish_delay_ms=60_000,
             **options,
         )
-        ids: list[str] = []
+        ids: dict[int, str] = {}
 
-        def sent(result: pulsar.Result, message_id: pulsar.MessageId) -> None:
+        def sent(number: int, result: pulsar.Result, message_id: pulsar.MessageId) -> None:
             assert result == pulsar.Result.Ok
-            ids.append(message_id.serialize().hex())
+            ids[number] = message_id.serialize().hex()
 
-        for pair in pairs:
+        for number, pair in enumerate(pairs):
             key, _, value = pair.partition("=")
-            producer.send_async(value.encode(), sent, partition_key=key or None)
+            answer = functools.partial(sent, number)
+            producer.send_async(value.encode(), answer, partition_key=key or None)
         producer.flush()
         producer.close()
-        return ids
+        return [ids[number] for number in range(len(pairs))]
 
     def _view(self, topic: str, seek: str = "") -> Iterator[str]:
         start = pulsar.MessageId.latest if seek else pulsar.MessageId.earliest
@@ -188,11 +205,16 @@ def _place(message_id: str) -> tuple[int, ...]:
     return data.ledgerId, data.entryId, max(data.batch_index, 0)
 
 
+def _partition(message_id: str) -> int:
+    return max(pb.MessageIdData.FromString(bytes.fromhex(message_id)).partition, 0)
+
+
 @dataclass(slots=True)
 class Sent:
     """A message.
 
     Attributes:
+        partition: 0 of a topic without partitions.
         entry: its number; several of a batch are one.
         outer_key: what a compaction goes by.
     """
@@ -202,6 +224,7 @@ class Sent:
     kind: str
     message_id: str
     time_ms: int
+    partition: int
     entry: int
     outer_key: str
 
@@ -217,14 +240,18 @@ class History:
 
     Attributes:
         as_pulsar: a compaction loses messages in chunks.
+        retains_keyless: a compaction keeps what has no key (topicCompactionRetainNullKey).
         is_sealed: some messages are encrypted, and it is one client's; table views have no keys.
+        partitions: 0: it has none; others are looked at by readers and table views only.
     """
 
     admin: Admin
     programs: dict[str, Asked]
     seed: int
     as_pulsar: bool
+    retains_keyless: bool
     topic: str = ""
+    partitions: int = 0
     sent: list[Sent] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)
     horizon: int = 0
@@ -238,25 +265,35 @@ class History:
             name = self.rng.choice(list(self.programs))
             self.programs = {name: self.programs[name]}
         self.topic = f"persistent://public/default/clients-{self.seed}-{uuid.uuid4().hex[:8]}"
+        self.partitions = self.seed % 3 and self.rng.choice((0, 2, 3))
+
+    @property
+    def parts(self) -> list[str]:
+        each = range(self.partitions)
+        return [f"{self.topic}-partition-{number}" for number in each] or [self.topic]
 
     def run(self) -> None:
+        if self.partitions:
+            self.admin.create_partitioned(self.topic, self.partitions)
         for _ in range(3):
             for _ in range(self.rng.randint(1, 6)):
                 self._send()
             self._send_last()
             self._compact()
             if self.rng.random() < 0.3:
-                self._call("PUT", "unload")
+                for part in self.parts:
+                    self._call("PUT", part, "unload")
                 self.was_unloaded = True
             self._look()
             if self.rng.random() < 0.7:
                 self._send()
                 self._send_last()
                 self._look()
-        self.admin.call("DELETE", f"{self.admin.topic_path(self.topic)}?force=true")
+        end = "/partitions" if self.partitions else ""
+        self.admin.call("DELETE", f"{self.admin.topic_path(self.topic)}{end}?force=true")
 
-    def _call(self, method: str, what: str) -> Any:
-        status, answer = self.admin.call(method, f"{self.admin.topic_path(self.topic)}/{what}")
+    def _call(self, method: str, topic: str, what: str) -> Any:
+        status, answer = self.admin.call(method, f"{self.admin.topic_path(topic)}/{what}")
         assert status in (200, 204), (what, status, answer)
         return answer
 
@@ -281,24 +318,37 @@ class History:
             self._sent(self.rng.choice(writers), codec, kind, pairs)
 
     def _send_last(self) -> None:
-        """A plain one: up to it everybody reads."""
-        writer = self.rng.choice(list(self.programs))
-        self._sent(writer, "NONE", "single", [(self.rng.choice(_KEYS[1:]), f"v{len(self.sent)}-")])
+        """A plain one to each partition: up to it everybody reads."""
+        for number in range(len(self.parts)):
+            writer = self.rng.choice(list(self.programs))
+            pair = self.rng.choice(_KEYS[1:]), f"v{len(self.sent)}-"
+            self._sent(writer, "NONE", "single", [pair], partition=number)
 
-    def _sent(self, writer: str, codec: str, kind: str, pairs: Sequence[tuple[str, str]]) -> None:
+    def _sent(
+        self,
+        writer: str,
+        codec: str,
+        kind: str,
+        pairs: Sequence[tuple[str, str]],
+        partition: int | None = None,
+    ) -> None:
+        """``partition``: the one it is sent to; None: where the client sends it."""
         time.sleep(0.003)  # so that a time tells what was sent before it from what was sent later
         now_ms = int(time.time() * 1000)
         words = [f"{key}={value}" for key, value in pairs]
-        ids = self.programs[writer].ask("send", self.topic, codec, kind, *words)
+        topic = self.topic if partition is None else self.parts[partition]
+        ids = self.programs[writer].ask("send", topic, codec, kind, *words)
         assert len(ids) == len(pairs), (writer, ids)
-        places = [_place(each) for each in ids]
-        outer = ""
-        for at, (key, value) in enumerate(pairs):
-            if at == 0 or places[at][:2] != places[at - 1][:2]:
+        entries: dict[tuple[int, ...], tuple[int, str]] = {}
+        for (key, value), message_id in zip(pairs, ids, strict=True):
+            place = _place(message_id)[:2]
+            if place not in entries:
                 self.entries += 1
-                outer = key
+                entries[place] = self.entries, key
+            entry, outer = entries[place]
             by = outer if kind == "sealed-batch" else key
-            self.sent.append(Sent(key, value, kind, ids[at], now_ms, self.entries, by))
+            of = _partition(message_id) if partition is None else partition
+            self.sent.append(Sent(key, value, kind, message_id, now_ms, of, entry, by))
 
     # --- what is seen
 
@@ -306,37 +356,63 @@ class History:
         return [*self.kept, *range(self.horizon, len(self.sent))]
 
     def _compact(self) -> None:
-        before = self._ledger()
+        fresh = {each.partition for each in self.sent[self.horizon :]}
+        for number, part in enumerate(self.parts):
+            if number in fresh:
+                self._compact_part(part)
+        view = self._view()
+        newest = {(self.sent[at].partition, self.sent[at].outer_key): at for at in view}
+        self.kept = [at for at in view if self._is_kept(at, newest)]
+        self.horizon = len(self.sent)
+
+    def _compact_part(self, part: str) -> None:
+        before = self._ledger(part)
 
         def is_compacted() -> bool:
             """In Pulsar a run that begins too soon may find nothing, and is a success."""
-            self._call("PUT", "compaction")
-            wait_until(lambda: self._call("GET", "compaction")["status"] != "RUNNING")
-            return self._ledger() != before
+            self._call("PUT", part, "compaction")
+            wait_until(lambda: self._call("GET", part, "compaction")["status"] != "RUNNING")
+            return self._ledger(part) != before
 
         wait_until(is_compacted)
-        view = self._view()
-        newest = {self.sent[at].outer_key: at for at in view}
-        entries = {key: self.sent[at].entry for key, at in newest.items()}
-        self.kept = [at for at in view if self._is_kept(self.sent[at], at, newest, entries)]
-        self.horizon = len(self.sent)
 
-    def _is_kept(
-        self, sent: Sent, at: int, newest: dict[str, int], entries: dict[str, int]
-    ) -> bool:
-        if not sent.outer_key or (sent.kind == "chunks" and self.as_pulsar):
+    def _is_kept(self, at: int, newest: dict[tuple[int, str], int]) -> bool:
+        sent = self.sent[at]
+        if not sent.outer_key:
+            return self.retains_keyless
+        if sent.kind == "chunks" and self.as_pulsar:
             return False
+        last = newest[sent.partition, sent.outer_key]
         if sent.kind == "sealed-batch":  # one message to the broker, and never an empty one
-            return entries[sent.outer_key] == sent.entry
-        return newest[sent.outer_key] == at and bool(sent.value)
+            return self.sent[last].entry == sent.entry
+        return last == at and bool(sent.value)
 
-    def _ledger(self) -> int:
-        status, found = self.admin.call("GET", f"{self.admin.topic_path(self.topic)}/internalStats")
-        assert status == 200, found
-        return int(found["compactedLedger"]["ledgerId"])
+    def _ledger(self, part: str) -> int:
+        return int(self._call("GET", part, "internalStats")["compactedLedger"]["ledgerId"])
 
     def _look(self) -> None:
         view = [at for at in self._view() if self.sent[at].is_shown]
+        for name, program in self.programs.items():
+            self._equal(name, "view", program.ask("view", self.topic), view)
+            if name in ("java", "cpp") and not self.is_sealed:  # Go's wants a schema of the topic
+                self._look_at_table(name, program, view)
+        if not self.partitions:  # of which a client takes no id
+            self._look_from_places(view)
+
+    def _look_at_table(self, name: str, program: Asked, view: Sequence[int]) -> None:
+        """Which of two partitions is read first, nobody knows."""
+        homes: dict[str, set[int]] = {}
+        for at in view:
+            homes.setdefault(self.sent[at].key, set()).add(self.sent[at].partition)
+        sure = {key for key, of in homes.items() if key and len(of) == 1}
+        table = {self.sent[at].key: self.sent[at].value for at in view}
+        expected = sorted(f"{key}={table[key]}" for key in sure if table[key])
+        pairs = program.ask("table", self.topic)
+        found = sorted(each for each in pairs if each.partition("=")[0] in sure)
+        assert found == expected, f"{name}: table {found}, not {expected}"
+
+    def _look_from_places(self, view: Sequence[int]) -> None:
+        """Behind a seek, by consumers, and at the end."""
         until = self.sent[view[-1]].message_id
         seek = self.rng.randrange(len(self.sent) - 1)
         from_ms = self.sent[self.rng.choice(view)].time_ms
@@ -346,10 +422,7 @@ class History:
             if self.sent[at].kind in ("single", "sealed") and self.sent[at].value
         ]
         acked = self.rng.choice(alone) if alone else -1
-        table = {self.sent[at].key: at for at in view}
-        table = {key: at for key, at in table.items() if key and self.sent[at].value}
         for name, program in self.programs.items():
-            self._equal(name, "view", program.ask("view", self.topic), view)
             after = [at for at in view if at > seek]
             found = program.ask("view", self.topic, self.sent[seek].message_id)
             if name == "go":  # it may show that message, and its batch, too
@@ -359,10 +432,6 @@ class History:
             if name != "node":  # has no such call
                 last = program.ask("last", self.topic)[0]
                 assert _place(last) == _place(until), f"{name}: last {last}, not {until}"
-            if name in ("java", "cpp") and not self.is_sealed:  # Go's wants a schema of the topic
-                pairs = [each for each in program.ask("table", self.topic) if each[0] != "="]
-                expected = sorted(f"{key}={self.sent[at].value}" for key, at in table.items())
-                assert sorted(pairs) == expected, f"{name}: table {pairs}, not {expected}"
             subscription = f"{name}-{self.horizon}-{len(self.sent)}"
             mark = "-" if acked < 0 else self.sent[acked].message_id
             found = program.ask("consume", self.topic, subscription, until, "0", mark)
@@ -374,7 +443,7 @@ class History:
                 late = [at for at in view if self.sent[at].time_ms >= from_ms]
                 found = program.ask("consume", self.topic, subscription, until, str(from_ms), "-")
                 self._equal(name, f"consumer from {from_ms}", found, late)
-            self._call("DELETE", f"subscription/{subscription}?force=true")
+            self._call("DELETE", self.topic, f"subscription/{subscription}?force=true")
 
     def _equal(self, name: str, what: str, words: Sequence[str], expected: Sequence[int]) -> None:
         numbers = {_place(each.message_id): at for at, each in enumerate(self.sent)}
@@ -387,11 +456,14 @@ class History:
                 assert (key, value) == (sent.key, sent.value), f"{name}: {word}, not {sent}"
         if name == "go":  # drops a message of no bytes that is in no batch
             expected = [at for at in expected if self.sent[at].value]
+        # The order is that within each partition.
+        found = sorted(found, key=lambda at: self.sent[at].partition)
+        expected = sorted(expected, key=lambda at: self.sent[at].partition)
         assert found == expected, (
             f"seed {self.seed}, {len(self.sent)} sent, {self.horizon} compacted: "
             f"{name}, {what}: {found}, not {expected}\n"
             + "\n".join(
-                f"{at} {each.key}={each.value[:9]} {each.kind} in {each.entry}"
+                f"{at} {each.key}={each.value[:9]} {each.kind} in {each.entry} of {each.partition}"
                 for at, each in enumerate(self.sent)
             )
         )
@@ -403,31 +475,42 @@ def main() -> int:
     parser.add_argument("--admin-url")
     parser.add_argument("--first", type=int, default=0, help="seed")
     parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--only", choices=LANGUAGES, help="one of the languages, and C++")
+    parser.add_argument("--only", choices=LANGUAGES, nargs="+", help="languages, and C++")
     options = parser.parse_args()
-    names = [options.only] if options.only else list(LANGUAGES)
+    names = options.only or list(LANGUAGES)
     build(names)
+    seeds = range(options.first, options.first + options.seeds)
+    if options.service_url is not None:
+        _run(names, seeds, options.service_url, options.admin_url)
+        return 0
+    for retains in ("false", "true"):
+        with tempfile.TemporaryDirectory() as folder:
+            setting = f"{_RETAINS}={retains}"
+            with StandaloneProcess(Path(folder) / "data", "--set", setting) as broker:
+                print(setting, flush=True)
+                _run(names, seeds, broker.service_url, broker.admin_url)
+    return 0
+
+
+def _run(names: Sequence[str], seeds: Iterable[int], service_url: str, admin_url: str) -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        urls = options.service_url, options.admin_url
-        if options.service_url is None:
-            broker = stack.enter_context(StandaloneProcess(folder / "data"))
-            urls = broker.service_url, broker.admin_url
         programs: dict[str, Asked] = {}
         keys = encryption_keys(folder)
         for name in names:
-            program = Program(name, urls[0], folder)
+            program = Program(name, "views", service_url, str(folder))
             stack.callback(program.close)
             programs[name] = program
-        cpp = CppProgram(urls[0], keys)
+        cpp = CppProgram(service_url, keys)
         stack.callback(cpp.close)
         programs["cpp"] = cpp
-        admin = Admin(urls[1])
-        version = admin.call("GET", "/admin/v2/brokers/version")[1]
-        for seed in range(options.first, options.first + options.seeds):
-            History(admin, programs, seed, as_pulsar=not version.startswith("0.")).run()
+        admin = Admin(admin_url)
+        as_pulsar = not admin.call("GET", "/admin/v2/brokers/version")[1].startswith("0.")
+        settings = admin.call("GET", "/admin/v2/brokers/configuration/runtime")[1]
+        retains = settings[_RETAINS] == "true"
+        for seed in seeds:
+            History(admin, programs, seed, as_pulsar, retains).run()
             print(f"seed {seed}: as expected", flush=True)
-    return 0
 
 
 if __name__ == "__main__":

@@ -166,8 +166,15 @@ async def test_partitions_that_no_client_has_used(
     for tab in ("", "/partitions"):
         page = (await console.get(f"/console/topic/{topic}{tab}")).text
         assert re.findall(r'id="partition-(\d)"', page) == ["0", "1", "2"]
+    async with httpx.AsyncClient(base_url=f"{admin_url}/admin/v2/") as client:
+        # Apache Pulsar then has no log of it.
+        await client.delete(f"{topic}-partition-1")
     page = (await console.get(f"/console/topic/{topic}/storage")).text
     assert 'class="fail"' not in page
+    page = (await console.get(f"/console/topic/{topic}/messages", params={"partition": 1})).text
+    assert re.search(
+        "Partition 1 stores nothing: no client|Topic partitions were not yet created", page
+    )
 
 
 async def test_a_producer_of_a_partitioned_topic_has_a_name_and_an_address(

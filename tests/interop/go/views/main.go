@@ -2,7 +2,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/hex"
 	"fmt"
@@ -15,6 +14,8 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/apache/pulsar-client-go/pulsar/crypto"
 	"github.com/apache/pulsar-client-go/pulsar/log"
+
+	"magnetar/interop/lines"
 )
 
 const patience = 30 * time.Second
@@ -28,20 +29,9 @@ type program struct {
 	keys   crypto.KeyReader
 }
 
-func must[T any](value T, err error) T {
-	check(err)
-	return value
-}
-
-func check(err error) {
-	if err != nil {
-		panic(err)
-	}
-}
-
 // idOf takes ids of other clients, too: this one wants a partition.
 func idOf(text string) pulsar.MessageID {
-	id := must(pulsar.DeserializeMessageID(must(hex.DecodeString(text))))
+	id := lines.Must(pulsar.DeserializeMessageID(lines.Must(hex.DecodeString(text))))
 	return pulsar.NewMessageID(id.LedgerID(), id.EntryID(), id.BatchIdx(), 0)
 }
 
@@ -68,7 +58,7 @@ func (p *program) send(topic, codec, kind string, pairs []string) []string {
 	if strings.HasPrefix(kind, "sealed") {
 		options.Encryption = &pulsar.ProducerEncryptionInfo{KeyReader: p.keys, Keys: []string{"k"}}
 	}
-	producer := must(p.client.CreateProducer(options))
+	producer := lines.Must(p.client.CreateProducer(options))
 	defer producer.Close()
 	ids, failures := make([]string, len(pairs)), make(chan error, len(pairs))
 	for n, pair := range pairs {
@@ -81,22 +71,22 @@ func (p *program) send(topic, codec, kind string, pairs []string) []string {
 			failures <- err
 		})
 	}
-	check(producer.Flush())
+	lines.Check(producer.Flush())
 	for range pairs {
-		check(<-failures)
+		lines.Check(<-failures)
 	}
 	return ids
 }
 
 // view is what a reader gets from the start, or after a seek.
 func (p *program) view(topic string, seek []string) []string {
-	reader := must(p.client.CreateReader(pulsar.ReaderOptions{
+	reader := lines.Must(p.client.CreateReader(pulsar.ReaderOptions{
 		Topic: topic, StartMessageID: pulsar.EarliestMessageID(), ReadCompacted: true,
 		Decryption: &pulsar.MessageDecryptionInfo{KeyReader: p.keys},
 	}))
 	defer reader.Close()
 	if len(seek) > 0 {
-		check(reader.Seek(idOf(seek[0])))
+		lines.Check(reader.Seek(idOf(seek[0])))
 		for until := time.Now().Add(patience); !reader.HasNext(); time.Sleep(time.Millisecond) {
 			if time.Now().After(until) { // it says so for a moment, but something always follows
 				panic("nothing after a seek")
@@ -106,41 +96,41 @@ func (p *program) view(topic string, seek []string) []string {
 	var messages []pulsar.Message
 	for reader.HasNext() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		messages = append(messages, must(reader.Next(ctx)))
+		messages = append(messages, lines.Must(reader.Next(ctx)))
 		cancel()
 	}
 	return told(messages)
 }
 
 func (p *program) last(topic string) []string {
-	reader := must(p.client.CreateReader(pulsar.ReaderOptions{
+	reader := lines.Must(p.client.CreateReader(pulsar.ReaderOptions{
 		Topic: topic, StartMessageID: pulsar.EarliestMessageID(), ReadCompacted: true,
 		Decryption: &pulsar.MessageDecryptionInfo{KeyReader: p.keys},
 	}))
 	defer reader.Close()
-	return []string{hex.EncodeToString(must(reader.GetLastMessageID()).Serialize())}
+	return []string{hex.EncodeToString(lines.Must(reader.GetLastMessageID()).Serialize())}
 }
 
 // consume is what a durable subscription gets up to a message. It may be set to a time, and acknowledges up to a message.
 func (p *program) consume(topic, name, until, millis, acked string) []string {
-	consumer := must(p.client.Subscribe(pulsar.ConsumerOptions{
+	consumer := lines.Must(p.client.Subscribe(pulsar.ConsumerOptions{
 		Topic: topic, SubscriptionName: name, Type: pulsar.Failover, ReadCompacted: true, AckWithResponse: true,
 		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
 		Decryption:                  &pulsar.MessageDecryptionInfo{KeyReader: p.keys},
 	}))
 	defer consumer.Close()
-	if at := must(strconv.ParseInt(millis, 10, 64)); at > 0 {
-		check(consumer.SeekByTime(time.UnixMilli(at)))
+	if at := lines.Must(strconv.ParseInt(millis, 10, 64)); at > 0 {
+		lines.Check(consumer.SeekByTime(time.UnixMilli(at)))
 	}
 	end := idOf(until)
 	var messages []pulsar.Message
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		message := must(consumer.Receive(ctx))
+		message := lines.Must(consumer.Receive(ctx))
 		cancel()
 		messages = append(messages, message)
 		if acked != "-" && same(idOf(acked), message.ID()) {
-			check(consumer.AckCumulative(message))
+			lines.Check(consumer.AckCumulative(message))
 		}
 		if same(end, message.ID()) {
 			return told(messages)
@@ -148,13 +138,7 @@ func (p *program) consume(topic, name, until, millis, acked string) []string {
 	}
 }
 
-func (p *program) do(words []string) (answer string) {
-	defer func() {
-		if failure := recover(); failure != nil {
-			answer = strings.ReplaceAll(fmt.Sprint("error ", failure), "\n", " ")
-		}
-	}()
-	var found []string
+func (p *program) do(words []string) (found []string) {
 	switch words[0] {
 	case "send":
 		found = p.send(words[1], words[2], words[3], words[4:])
@@ -167,16 +151,12 @@ func (p *program) do(words []string) (answer string) {
 	default:
 		panic("unknown: " + words[0])
 	}
-	return strings.Join(append([]string{"ok"}, found...), " ")
+	return found
 }
 
 func main() {
-	client := must(pulsar.NewClient(pulsar.ClientOptions{URL: os.Args[1], Logger: log.DefaultNopLogger()}))
+	client := lines.Must(pulsar.NewClient(pulsar.ClientOptions{URL: os.Args[1], Logger: log.DefaultNopLogger()}))
 	keys := crypto.NewFileKeyReader(filepath.Join(os.Args[2], "public.pem"), filepath.Join(os.Args[2], "private.pem"))
 	p := &program{client, keys}
-	lines := bufio.NewScanner(os.Stdin)
-	lines.Buffer(nil, 1<<24)
-	for lines.Scan() {
-		fmt.Println(p.do(strings.Fields(lines.Text())))
-	}
+	lines.Serve(p.do)
 }
