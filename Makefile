@@ -11,7 +11,7 @@ SECONDS_PER_LOAD ?= 10
 # Images of Python set it. Without bytecode each process that a test starts compiles 440 modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup standalone test test-quick check bytecode docs bookkeeper-jars test-apache-bookkeeper audit bench bench-admin bench-compare bench-cluster simulate simulate-balancer test-failures chaos nightly fuzz fuzz-login interop-clients interop-cluster interop-compaction interop-flink chart-renderings test-chart test-chart-live test-console console-pictures format clean
+.PHONY: help setup standalone test test-quick check bytecode docs bookkeeper-jars test-apache-bookkeeper audit bench bench-admin bench-compare bench-cluster simulate simulate-balancer test-failures chaos nightly fuzz fuzz-login interop-clients interop-cluster interop-compaction interop-transactions interop-flink chart-renderings test-chart test-chart-live test-console console-pictures format clean
 
 help:  ## this text
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -126,7 +126,7 @@ chaos: $(STAMP)  ## make chaos [ROUNDS=100] [SEED=N]: random kills in a cluster,
 # have the usual one in them.
 PART := $(MAKE)
 # Tests that are smaller in CI (tests/nightly.py).
-FULL_SIZE := tests/integration/test_apache_api.py tests/integration/test_apache_bookkeeper.py tests/integration/test_apache_bookkeeper_login.py tests/integration/test_apache_bookkeeper_repair.py tests/integration/test_apache_broker_faults.py tests/integration/test_apache_faults.py tests/integration/test_apache_layout.py tests/integration/test_apache_rolling.py tests/integration/test_beside_other_packages.py tests/integration/test_broker_fuzz.py tests/integration/test_kill_nine.py tests/integration/test_cluster_shedding.py tests/integration/test_cluster_transactions.py tests/integration/test_migrate_pulsar.py tests/integration/test_transactions_killed.py tests/integration/test_verify_transactions.py tests/pipeline/test_apache_digests.py tests/pipeline/test_cluster_pipeline.py tests/pipeline/test_sink_restarts.py tests/pipeline/test_jobs.py tests/simulation/test_cluster.py tests/simulation/test_managed_ledger_offload.py tests/simulation/test_managed_ledger_takeover.py tests/unit/broker/schema/test_bounded_values.py tests/unit/broker/topic/test_loaded_topics.py tests/unit/managed_ledger/test_cursor_packed_bitmaps.py
+FULL_SIZE := tests/integration/test_apache_api.py tests/integration/test_apache_bookkeeper.py tests/integration/test_apache_bookkeeper_login.py tests/integration/test_apache_bookkeeper_repair.py tests/integration/test_apache_broker_faults.py tests/integration/test_apache_clients.py tests/integration/test_apache_faults.py tests/integration/test_apache_layout.py tests/integration/test_apache_rolling.py tests/integration/test_beside_other_packages.py tests/integration/test_broker_fuzz.py tests/integration/test_cluster_local.py tests/integration/test_kill_nine.py tests/integration/test_cluster_shedding.py tests/integration/test_cluster_transactions.py tests/integration/test_migrate_pulsar.py tests/integration/test_transactions_killed.py tests/integration/test_verify_transactions.py tests/pipeline/test_apache_digests.py tests/pipeline/test_cluster_pipeline.py tests/pipeline/test_sink_restarts.py tests/pipeline/test_jobs.py tests/simulation/test_cluster.py tests/simulation/test_managed_ledger_offload.py tests/simulation/test_managed_ledger_takeover.py tests/unit/broker/schema/test_bounded_values.py tests/unit/broker/topic/test_loaded_topics.py tests/unit/managed_ledger/test_cursor_packed_bitmaps.py
 
 nightly: $(STAMP)  ## make nightly [SEED=N] [ROUNDS=60] [EXAMPLES=300]: all planted bugs, many seeds, failing storage, chaos, fuzz; hours
 	failed=; seed=$(or $(SEED),$$(date +%s)); \
@@ -154,8 +154,12 @@ interop-clients: $(STAMP)  ## the official Go and Java clients (ONLY=go, java or
 interop-cluster: $(STAMP)  ## Go, Java and Node clients (ONLY=go ...) in a cluster whose bundles move and whose owner is killed
 	$(BIN)/python -m tests.interop.moving_cluster $(if $(ONLY),--only $(ONLY))
 
-interop-compaction: $(STAMP)  ## compacted topics that Go, Java, Node and C++ clients write and read at random [SERVICE_URL= ADMIN_URL= of a server] [SEEDS=20] [SEED=first]
+interop-compaction: $(STAMP)  ## compacted topics that Go, Java, Node and C++ clients write and read at random [SERVICE_URL= ADMIN_URL= of a server] [SEEDS=20] [SEED=first] [ONLY="go java"]
 	$(BIN)/python -m tests.interop.compacted_by_clients --seeds $(or $(SEEDS),20) --first $(or $(SEED),0) $(if $(ONLY),--only $(ONLY)) \
+		$(if $(SERVICE_URL),--service-url $(SERVICE_URL) --admin-url $(ADMIN_URL))
+
+interop-transactions: $(STAMP)  ## random histories of transactions by the Go client [SERVICE_URL= ADMIN_URL= of a server] [SEEDS=10] [SEED=first]
+	$(BIN)/python -m tests.interop.transactions_by_clients --seeds $(or $(SEEDS),10) --first $(or $(SEED),0) \
 		$(if $(SERVICE_URL),--service-url $(SERVICE_URL) --admin-url $(ADMIN_URL))
 
 interop-flink: $(STAMP)  ## Flink's exactly-once sink while jobs, topics and the broker fail [SERVICE_URL= ADMIN_URL= of a server] [ROUNDS=2]

@@ -1,6 +1,6 @@
 """What a compaction costs who publishes to another topic.
 
-``python -m benchmarks.compaction_latency [--pairs 10] [--rate 20000000]``
+``python -m benchmarks.compaction_latency [--pairs 10] [--rate 30000000]``
 
 A client sends one message after the other, each waiting for its receipt: alone, and then while a
 large topic is compacted, in turns, for as long. The median of the pairs' ratios is printed, with
@@ -181,7 +181,7 @@ def main() -> None:
     add("--messages", type=int, default=500_000, help="of the topic that is compacted")
     add("--keys", type=int, default=10_000)
     add("--bytes", type=int, default=1024, help="of each message")
-    add("--rate", type=int, default=0, help="brokerServiceCompactionRateInBytes")
+    add("--rate", type=int, default=30_000_000, help="brokerServiceCompactionRateInBytes")
     add("--service-url", default="")
     add("--admin-url", default="")
     arguments = parser.parse_args()

@@ -205,7 +205,6 @@ async def run(data: Path) -> None:
         broker_service_port=0,
         web_service_port=0,
         bind_address="127.0.0.1",
-        stats_update_frequency_in_secs=3600,
         backlog_quota_check_enabled=False,
     )
     standalone = Standalone(config)

@@ -157,10 +157,10 @@ resources:
 {{- end }}
 {{- end -}}
 
-{{/* Secrets can be read by the pod's group (fsGroup) alone. */}}
+{{/* Secrets can be read by the pod's group (fsGroup) alone. A compaction has 24 bytes of each key in tmp. */}}
 {{- define "magnetar.volumes" -}}
 - name: tmp
-  emptyDir: {sizeLimit: 256Mi}
+  emptyDir: {sizeLimit: 2Gi}
 {{- if eq (include "magnetar.hasCertificate" .) "true" }}
 - name: tls
   projected:
