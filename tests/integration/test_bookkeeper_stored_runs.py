@@ -183,6 +183,35 @@ async def test_the_process_that_compacts_reads_them_itself(
     await bookie.close()
 
 
+def test_the_kernel_reads_no_more_than_the_run(tmp_path: Path) -> None:
+    path, size = tmp_path / "log", 4 << 20
+    path.write_bytes(bytes(size))
+    fd = os.open(path, os.O_RDWR)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # to ask brings one page, not what follows
+
+    def is_in_memory(offset: int) -> bool:
+        try:
+            return os.preadv(fd, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
+        except BlockingIOError:
+            return False
+
+    try:
+        if is_in_memory(size - 1):
+            pytest.skip("this file system is in memory")
+    except OSError:
+        pytest.skip("this file system doesn't tell what is in memory")
+    reader, run_bytes = RunReader(), 128 << 10
+    sizes = [run_bytes - RECORD_HEADER_BYTES]
+    assert reader.read(StoredRun(1, 0, str(path), 0, sizes, True)) is None, "no entry, but read"
+    assert is_in_memory(run_bytes - 1)
+    assert not is_in_memory(run_bytes)
+    assert not is_in_memory(run_bytes + (64 << 10))
+    os.close(fd)
+    reader.close()
+
+
 async def test_a_reader_with_a_rate_waits_where_it_is_ahead(
     tmp_path: Path, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,8 @@ from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES
 from magnetar.bookkeeper.transport import StoredRun
 
 _DONT_NEED: Final[int | None] = getattr(os, "POSIX_FADV_DONTNEED", None)
+_RANDOM: Final[int | None] = getattr(os, "POSIX_FADV_RANDOM", None)
+"""Without it the kernel reads ahead, by 8 MiB on some machines, and the journal's sync waits."""
 _STEP_BYTES: Final = 64 * 1024
 """In one system call: others that want the processor or the disk get it behind each."""
 
@@ -63,6 +65,8 @@ class RunReader:
         if path != self._path:
             self.close()
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            if _RANDOM is not None:
+                os.posix_fadvise(self._fd, 0, 0, _RANDOM)
             self._path = path
         data, got = memoryview(bytearray(size)), 0
         while got < size:
