@@ -74,5 +74,10 @@ def commands_of(group: str) -> dict[str, AdminCommand]:
     return {name: _command(row) for name, row in _TABLE[group]["commands"].items()}
 
 
+def groups_with(name: str) -> list[str]:
+    """The groups that have a command of this name."""
+    return [group for group, row in _TABLE.items() if name in row["commands"]]
+
+
 def _command(row: dict[str, Any]) -> AdminCommand:
     return AdminCommand(**{**row, "options": [Option(**each) for each in row.get("options", ())]})

@@ -77,6 +77,7 @@ _ACCESS: Final = frozenset(
     ("auth_plugin", "auth_params", "tls_trust_cert_path", "tls_allow_insecure")
 )
 _EVERYWHERE: Final = frozenset({"no_color"})
+_ADDRESSES: Final = frozenset(("url", "admin_url"))
 _ROUTE: Final = frozenset(("listener_name", "proxy_url", "proxy_protocol"))
 CLIENTS: Final = _EVERYWHERE | _ACCESS | _ROUTE | {"profile", "url", "memory_limit"}
 ADMIN: Final = _EVERYWHERE | _ACCESS | {"profile", "admin_url", "request_timeout", "json"}
@@ -140,11 +141,17 @@ def interval_s(text: str) -> float:
 
 
 def misplaced(options: argparse.Namespace, names: frozenset[str]) -> str | None:
-    """The flag of an option that was given and isn't one of the command's; None: there is none."""
-    for each in _GLOBALS:
-        if (
-            each.dest not in names | _EVERYWHERE
-            and getattr(options, each.dest, each.default) != each.default
-        ):
-            return each.flags[0]
-    return None
+    """The flag of an option that was given and isn't one of the command's; None: there is none.
+
+    Who names both addresses of a cluster may do so for all commands: each takes the one it needs.
+    Of an address alone that isn't the command's, the command would go to another cluster.
+    """
+    given = {
+        each.dest: each.flags[0]
+        for each in _GLOBALS
+        if getattr(options, each.dest, each.default) != each.default
+    }
+    ours = names | _EVERYWHERE
+    if given.keys() >= _ADDRESSES and ours & _ADDRESSES:
+        ours |= _ADDRESSES
+    return next((flag for dest, flag in given.items() if dest not in ours), None)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from magnetar.broker.auth.client_auth_error import ClientAuthError
 from magnetar.broker.cli.client_options import add_consume, add_produce, add_read, add_verify
@@ -61,6 +61,7 @@ _GLOBALS = {
 }
 
 
+_PROGRAM: Final = "magnetar"
 _UNKNOWN_WORD: Final = re.compile(
     r"argument (COMMAND|WORD|GROUP): invalid choice: '(.*)' \(choose from (.*)\)"
 )
@@ -179,14 +180,31 @@ class _Parser(argparse.ArgumentParser):
         are.
         """
         if (found := _UNKNOWN_WORD.match(message)) is not None:
-            from magnetar.broker.cli.admin_commands import GROUPS
+            from magnetar.broker.cli.admin_commands import GROUPS, groups_with
             from magnetar.broker.cli.names import like
 
             known = re.findall(r"[\w-]+", found[3])
             if found[1] == "COMMAND":
-                known += GROUPS.keys() - set(known)
+                if groups := groups_with(found[2]):
+                    known = [f"{group} {found[2]}" for group in groups]
+                else:
+                    known += GROUPS.keys() - set(known)
             message = f"{like(found[1].lower(), found[2], '', known)}\n{self.prog} --help lists all"
         super().error(message)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """A command itself refuses what it doesn't know: its usage is shown, and not that of all
+        commands.
+        """
+        options, unknown = super().parse_known_args(args, namespace)
+        if unknown and self.prog != _PROGRAM:
+            from magnetar.broker.cli.names import like
+
+            flag = unknown[0].partition("=")[0]
+            if flag.startswith("--"):
+                self.error(like("option", flag, "", [*self._option_string_actions]))
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return options, unknown
 
 
 def build_parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentParser:
@@ -196,13 +214,16 @@ def build_parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentPar
         arguments: what is to be parsed; None: fill in everything, for completion and reference.
     """
     parser: argparse.ArgumentParser = _Parser(
-        prog="magnetar",
+        prog=_PROGRAM,
+        usage=f"{_PROGRAM} [OPTION ...] COMMAND ...",
         description="A Pulsar-compatible message broker, its tools and its admin.",
         epilog="Groups of admin may stand alone: magnetar topics list, magnetar tenants list.",
         allow_abbrev=False,
     )
     add_globals(parser)
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", title="commands", prog=_PROGRAM
+    )
     called = None if arguments is None else _called(parser, arguments)
 
     parsers: dict[str, argparse.ArgumentParser] = {}

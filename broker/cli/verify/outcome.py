@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from magnetar.broker.cli.verify.run import Outcome
+from magnetar.broker.dispatch.explanation import counted
 from magnetar.broker.verify.history import PROMISES, Violation
 
 VIOLATIONS_SHOWN = 10
@@ -64,14 +65,16 @@ def totals(outcome: Outcome) -> dict[str, int]:
 def as_text(outcome: Outcome) -> Iterator[str]:
     """Lines for a terminal."""
     counts = totals(outcome)
+    not_kept = sum(each.sent for each in outcome.verdicts if each.topic.startswith("non-"))
     yield (
-        f"{counts['sent']} messages sent, {counts['stored']} stored ({counts['repeated']} of them "
-        f"sent again), {counts['delivered']} delivered ({counts['redelivered']} of them again), "
-        f"{counts['read']} read by readers, {counts['missed']} lost by non-persistent topics, as "
-        "they may be"
+        f"{counted(counts['sent'], 'message')} sent ({not_kept:,} of them to non-persistent "
+        f"topics), {counts['stored']:,} stored ({counts['repeated']:,} of them sent again), "
+        f"{counts['delivered']:,} delivered ({counts['redelivered']:,} of them again), "
+        f"{counts['read']:,} read by readers, {counts['missed']:,} lost by non-persistent topics, "
+        "as they may be"
     )
     for what, count in sorted(outcome.disturbances.items()):
-        yield f"{count} times: {what}"
+        yield f"{counted(count, 'time')}: {what}"
     for what in outcome.unchecked:
         yield f"not checked: {what}"
     for what in outcome.waits:
@@ -89,8 +92,18 @@ def as_text(outcome: Outcome) -> Iterator[str]:
         yield f"and {outcome.violations - VIOLATIONS_SHOWN} more"
     yield ""
     for name, count in sorted(broken_promises(outcome).items()):
-        yield f"broken {count} times: {name}"
+        yield f"broken {counted(count, 'time')}: {name}"
     yield conclusion(outcome)
+
+
+def of_rounds(outcome: Outcome) -> str:
+    """A line when a round is over."""
+    so_far = {
+        "clean": "clean",
+        "violated": counted(outcome.violations, "violation"),
+        "unknown": "nobody can say",
+    }
+    return f"round {outcome.rounds}, {outcome.seconds:.0f} s: {so_far[verdict_of(outcome)]}"
 
 
 def place_of(violation: Violation) -> str:
@@ -100,10 +113,11 @@ def place_of(violation: Violation) -> str:
 
 def conclusion(outcome: Outcome) -> str:
     """One sentence."""
-    how = f"{outcome.rounds} rounds in {outcome.seconds:.0f} s, seed {outcome.settings.seed}"
+    rounds = f"{counted(outcome.rounds, 'round')} in {outcome.seconds:.0f} s"
+    how = f"{rounds}, seed {outcome.settings.seed}"
     match verdict_of(outcome):
         case "violated":
-            return f"Violated: {outcome.violations} times ({how})."
+            return f"Violated: {counted(outcome.violations, 'time')} ({how})."
         case "unknown":
             return f"Nobody can say: {outcome.unjudged} ({how})."
         case _:

@@ -14,6 +14,7 @@ from magnetar.broker.cli.verify.outcome import (
     violations_of,
 )
 from magnetar.broker.cli.verify.run import Outcome
+from magnetar.broker.dispatch.explanation import counted
 from magnetar.broker.verify.history import PROMISES, Violation
 
 VIOLATIONS_MAX: Final = 500
@@ -78,7 +79,8 @@ def _facts(outcome: Outcome) -> str:
         ("Lost by non-persistent topics, as they may be", str(counts["missed"])),
     ]
     rows += [
-        (f"Disturbed: {what}", f"{n} times") for what, n in sorted(outcome.disturbances.items())
+        (f"Disturbed: {what}", counted(n, "time"))
+        for what, n in sorted(outcome.disturbances.items())
     ]
     rows += [("Not checked", text) for text in outcome.unchecked]
     rows += [("Waited", text) for text in outcome.waits]
@@ -90,7 +92,9 @@ def _promises(outcome: Outcome) -> str:
     rows = []
     for rule, text in PROMISES.items():
         count = broken[rule.value]
-        state = f"<span class='violated'>broken {count} times</span>" if count else "kept"
+        state = (
+            f"<span class='violated'>broken {counted(count, 'time')}</span>" if count else "kept"
+        )
         if not count and outcome.unjudged:
             state = "<span class='unknown'>not known</span>"
         rows.append(

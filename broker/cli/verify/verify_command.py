@@ -13,7 +13,7 @@ from magnetar.broker.cli.errors import CliError
 from magnetar.broker.cli.output import print_value
 from magnetar.broker.cli.profiles import target_of
 from magnetar.broker.cli.progress import progress
-from magnetar.broker.cli.verify.outcome import as_json, as_text, verdict_of
+from magnetar.broker.cli.verify.outcome import as_json, as_text, of_rounds, verdict_of
 from magnetar.broker.cli.verify.report import page_of
 from magnetar.broker.cli.verify.run import Outcome, VerifySettings, run_rounds
 
@@ -98,5 +98,4 @@ def _write(path: Path, text: str, mode: str = "w") -> None:
 
 
 def _tell_round(outcome: Outcome) -> None:
-    violations = f"{outcome.violations} violations" if outcome.violations else "clean"
-    print(f"round {outcome.rounds}, {outcome.seconds:.0f} s: {violations}", file=sys.stderr)
+    print(of_rounds(outcome), file=sys.stderr)

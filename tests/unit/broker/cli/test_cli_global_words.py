@@ -6,6 +6,7 @@ import shlex
 import pytest
 
 from magnetar.broker.cli.admin_commands import GROUPS
+from magnetar.broker.cli.global_options import ADMIN, CLIENTS, misplaced
 from magnetar.broker.cli.main import build_parser, main
 
 
@@ -83,6 +84,7 @@ def test_defaults() -> None:
     [
         "--url U version",
         "--url U admin tenants list",
+        "--url U --admin-url V version",
         "--admin-url U produce T -m x",
         "--json consume T -s s",
         "--profile p standalone",
@@ -95,3 +97,28 @@ def test_what_says_nothing_to_a_command_is_refused(
         main(shlex.split(line))
     assert stopped.value.code == 2
     assert "says nothing to" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", ["produce T -m x", "consume T -s s", "doctor", "tenants list"])
+def test_both_addresses_may_be_given_to_what_needs_one(line: str) -> None:
+    options = parsed(f"--url U --admin-url V {line}")
+    assert misplaced(options, CLIENTS if line.endswith(("x", "s s")) else ADMIN) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("explain T", ["There is no command explain. Names like it: topics explain"]),
+        ("standalone --http-port 1", ["usage: magnetar standalone", "--http-port.", "--web-port"]),
+        ("topics stats T --precise", ["usage: magnetar topics stats", "--get-precise-backlog"]),
+        ("produce T -m x more", ["usage: magnetar produce", "unrecognized arguments: more"]),
+    ],
+)
+def test_what_a_command_does_not_know_is_told_with_what_is_like_it(
+    line: str, told: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(shlex.split(line))
+    error = capsys.readouterr().err
+    assert [each for each in told if each not in error] == []
+    assert "--memory-limit" not in error or "produce" in line  # no usage of the whole command line

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from magnetar.broker.cli.verify.outcome import as_json, as_text
+from magnetar.broker.cli.verify.outcome import as_json, as_text, of_rounds
 from magnetar.broker.cli.verify.report import page_of
 from magnetar.broker.cli.verify.run import Outcome, VerifySettings
 from magnetar.broker.verify.history import PROMISES, Rule, Violation
@@ -79,6 +79,13 @@ def test_what_is_unknown_is_no_promise_kept(outcome: Outcome) -> None:
     assert "Nobody can say: t: no receipt within 60 s" in page
     assert ">kept<" not in page
     assert as_json(outcome)["verdict"] == "unknown"
+    assert of_rounds(outcome) == "round 3, 31 s: nobody can say"
+
+
+def test_a_round_is_clean_or_says_how_often_it_was_not(outcome: Outcome) -> None:
+    assert of_rounds(outcome) == "round 3, 31 s: clean"
+    outcome.verdicts[0].violations = [Violation(Rule.LOST, "p 1")]
+    assert of_rounds(outcome) == "round 3, 31 s: 1 violation"
 
 
 def test_a_terminal_shows_some_violations_and_counts_all(violated: Outcome) -> None:
@@ -87,6 +94,15 @@ def test_a_terminal_shows_some_violations_and_counts_all(violated: Outcome) -> N
     assert "and 2 more" in text
     assert "broken 12 times: lost" in text
     assert "Violated: 12 times" in text
+
+
+def test_what_is_sent_and_not_to_be_stored_is_told(outcome: Outcome) -> None:
+    outcome.verdicts = [
+        TopicVerdict("persistent://public/default/a", sent=900, stored=900),
+        TopicVerdict("non-persistent://public/default/b", sent=1_200),
+    ]
+    first = next(as_text(outcome))
+    assert first.startswith("2,100 messages sent (1,200 of them to non-persistent topics), 900 ")
 
 
 def test_json_has_everything(violated: Outcome) -> None:
