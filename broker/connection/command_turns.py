@@ -15,6 +15,8 @@ from magnetar.broker.dispatch.turn_queue import Turn
 COST_PER_TURN: Final = 256
 """What is taken in a tick but SENDs: an ACK or a FLOW costs 1, another command ``COMMAND_COST``."""
 COMMAND_COST: Final = 4
+IDS_PER_COST: Final = 32
+"""An ACK costs 1 more for so many ids that it names."""
 _AT_ONCE: Final = 2 * COMMAND_COST
 
 

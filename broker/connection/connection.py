@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from google.protobuf.message import DecodeError, Message
 
-from magnetar.broker.connection.command_turns import COMMAND_COST, COST_PER_TURN
-from magnetar.broker.connection.consumer_commands import on_acks
+from magnetar.broker.connection.command_turns import COMMAND_COST, COST_PER_TURN, IDS_PER_COST
+from magnetar.broker.connection.consumer_commands import IDS_AT_ONCE, on_acks, on_entries_acked
 from magnetar.broker.connection.consumer_sink import BinaryConsumerSink
 from magnetar.broker.connection.handlers import FIELDS, HANDLERS
 from magnetar.broker.connection.receive_buffer import FrameBuffer, PauseReason
@@ -39,7 +39,7 @@ from magnetar.broker.protocol.framing import (
     encode,
     varint,
 )
-from magnetar.broker.protocol.plain_sends import scan_acks
+from magnetar.broker.protocol.plain_sends import scan_ack, scan_acks
 from magnetar.broker.protocol.text import has_broken_text
 from magnetar.broker.transaction.transaction_id import TransactionId
 
@@ -56,13 +56,10 @@ _BEFORE_CONNECT = frozenset(
 )
 # Hot commands are parsed straight from their sub-message when the bytes in front of it are the
 # canonical ones (type, then the field of the same number, length below 128): 0.3 us instead of 0.9.
-_Hot = dict[bytes, Any]
-_HOT: Final[_Hot] = {
+_HOT: Final[dict[bytes, Any]] = {
     bytes((0x08, kind, kind << 3 | 2)): message
     for kind, message in ((_ACK, pb.CommandAck), (_FLOW, pb.CommandFlow))
 }
-_ACK_PREFIX = bytes((0x08, _ACK, _ACK << 3 | 2))
-_HOT_BUT_ACK: Final[_Hot] = {key: each for key, each in _HOT.items() if key != _ACK_PREFIX}
 _BY_PREFIX: Final[dict[bytes, tuple[int, Any]]] = {
     bytes((0x08, kind)) + varint(kind << 3 | 2): (kind, message)
     for message, (kind, _) in COMMAND_FIELDS.items()
@@ -116,7 +113,8 @@ class Connection(asyncio.BufferedProtocol):
     as a proxy does.
     """
     has_looked_up = False
-    _hot = _HOT
+    _scans_acks = scan_ack is not None
+    _scans_runs = False
     _kernel_unsent_bytes = KERNEL_UNSENT_FIRST_BYTES
 
     def __init__(self, service: BrokerService, received: bytes = b"") -> None:
@@ -265,19 +263,25 @@ class Connection(asyncio.BufferedProtocol):
     def _take_frames(self, view: memoryview, end: int, cost_max: int) -> int:
         """Handle every complete frame of ``view[0:end]``; where the incomplete one begins."""
         start, unpack, frame_bytes_max = 0, _TWO_U32.unpack_from, self._frame_bytes_max
-        sends, left, hot, scans = self.sends, cost_max, self._hot, self.sends.scan is not None
+        sends, left, scans = self.sends, cost_max, self.sends.scan is not None
         while end - start >= 8:
             total, size = unpack(view, start)
             if total > frame_bytes_max:
                 raise MalformedFrameError(f"frame of {total} bytes, limit {frame_bytes_max}")
             if (frame_end := start + 4 + total) > end:
                 break
-            command_from = start + 8
-            body_from = command_from + size
+            command_from, body_from = start + 8, start + 8 + size
             if not 2 <= size <= _COMMAND_BYTES_MAX or body_from > frame_end:
                 raise MalformedFrameError(
                     f"command of {size} bytes in a frame of {total}, limit {_COMMAND_BYTES_MAX}"
                 )
+            if (
+                (left > 0 and view[command_from + 1] == _ACK)
+                and (self._scans_acks and self.connected)
+                and (taken := self._take_acks(view, start, end, left)) is not None
+            ):
+                start, left = taken
+                continue
             # 4 bytes of prefix and length: type, field, length of the sub-message
             if size > 3 and view[command_from + 3] + 4 == size and self.connected:
                 prefix = bytes(view[command_from : command_from + 3])
@@ -288,16 +292,13 @@ class Connection(asyncio.BufferedProtocol):
                     sends.on_send(view, command_from + 4, body_from, frame_end)
                     start = frame_end
                     continue
-                if left > 0 and (message := hot.get(prefix)) is not None:
+                if left > 0 and (message := _HOT.get(prefix)) is not None:
                     left -= 1
                     command = message.FromString(view[command_from + 4 : body_from])
                     if not command.IsInitialized():
                         raise MalformedFrameError("required field missing")
                     HANDLERS[view[command_from + 1]](self, command)
                     start = frame_end
-                    continue
-                if left > 0 and prefix == _ACK_PREFIX:  # see `expect_acks_in_transactions`
-                    start, left = self._take_acks(view, start, end, left)
                     continue
             if left <= 0:
                 self._wait_for_turn(view[start:end], cost_max - left)
@@ -324,27 +325,29 @@ class Connection(asyncio.BufferedProtocol):
         turns.add(self, self._go_on)
 
     def expect_acks_in_transactions(self) -> None:
-        """From the next read on its ACKs are looked at for runs of one transaction."""
-        if scan_acks is not None:
-            self._hot = _HOT_BUT_ACK
+        """From now on its ACKs are looked at for runs of one transaction."""
+        self._scans_runs = True
 
-    def _take_acks(self, view: memoryview, start: int, end: int, left: int) -> tuple[int, int]:
-        """The run of ACKs that ``view[start:end]`` begins with, or its first frame, an ACK.
+    def _take_acks(
+        self, view: memoryview, start: int, end: int, left: int
+    ) -> tuple[int, int] | None:
+        """The plain ACK that ``view[start:end]`` begins with, or a run of them in a transaction.
 
         Returns:
-            Where the next frame begins; how many more this turn takes.
+            Where the next frame begins, and how many more this turn takes; None: ask protobuf.
         """
+        assert scan_ack is not None
         assert scan_acks is not None
-        if (run := scan_acks(view, start, end, left)) is not None:
+        if self._scans_runs and (run := scan_acks(view, start, end, left)) is not None:
             next_start, consumer_id, most, least, request_ids, acks = run
             on_acks(self, consumer_id, TransactionId(most, least), request_ids, acks)
             return next_start, left - len(request_ids)
         total, size = _TWO_U32.unpack_from(view, start)
-        command = _HOT[_ACK_PREFIX].FromString(view[start + 12 : start + 8 + size])
-        if not command.IsInitialized():
-            raise MalformedFrameError("required field missing")
-        HANDLERS[_ACK](self, command)
-        return start + 4 + total, left - 1
+        if (ack := scan_ack(view, start + 8, start + 8 + size, IDS_AT_ONCE)) is None:
+            return None
+        consumer_id, request_id, positions = ack
+        on_entries_acked(self, consumer_id, request_id, positions)
+        return start + 4 + total, left - 1 - len(positions) // IDS_PER_COST
 
     def _take_command(self, view: memoryview, start: int, body_from: int, end: int) -> None:
         size = body_from - start

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.compaction.keyed_messages import last_kept_index
@@ -62,7 +63,7 @@ _NAME_LENGTH_MAX = 4096
 _U64 = 2**64
 _TOP_BIT = 2**63
 _LAST_ENTRY_BYTES_MAX = 1 << 20
-_IDS_AT_ONCE = 2_000
+IDS_AT_ONCE = 2_000
 """Ids of an ACK that are taken in one go, some milliseconds."""
 _IDS_PER_TURN = 32
 """Ids of a larger one, or of one with long ack sets; the longest set takes half a millisecond."""
@@ -229,13 +230,8 @@ def on_ack(connection: Connection, command: pb.CommandAck) -> None:
     if command.HasField("txnid_most_bits") or command.HasField("txnid_least_bits"):
         _ack_in_transaction(connection, consumer, command)
         return
-    done: AckDone | None = None
-    if command.HasField("request_id"):
-        request_id = command.request_id
-
-        def done(error: BaseException | None) -> None:
-            _ack_response(connection, consumer.consumer_id, request_id, error)
-
+    request_id = command.request_id if command.HasField("request_id") else None
+    done = _ack_done(connection, consumer, request_id)
     if command.HasField("validation_error"):
         logger.warning(
             "%s: consumer %s discarded messages: %s",
@@ -267,6 +263,22 @@ def on_ack(connection: Connection, command: pb.CommandAck) -> None:
         )
         if done is not None:
             done(None)
+
+
+def on_entries_acked(
+    connection: Connection, consumer_id: int, request_id: int | None, positions: list[Position]
+) -> None:
+    """An individual ACK of whole entries, of at most ``IDS_AT_ONCE``."""
+    if (consumer := _consumer(connection, consumer_id)) is not None:
+        done = _ack_done(connection, consumer, request_id)
+        consumer.subscription.acknowledge(consumer, positions, done)
+
+
+def _ack_done(connection: Connection, consumer: Consumer, request_id: int | None) -> AckDone | None:
+    """None: the client asks for no answer."""
+    if request_id is None:
+        return None
+    return partial(_ack_response, connection, consumer.consumer_id, request_id)
 
 
 def on_acks(
@@ -403,7 +415,7 @@ def _ack_individual(
     message_ids: Sequence[pb.MessageIdData],
     done: AckDone | None,
 ) -> None:
-    if len(message_ids) <= _IDS_AT_ONCE:
+    if len(message_ids) <= IDS_AT_ONCE:
         whole, parts = _split(message_ids)
         few = len(parts) <= _IDS_PER_TURN
         if few or sum(len(ack_set) for _, ack_set in parts) <= _WORDS_AT_ONCE:
@@ -507,7 +519,7 @@ def on_redeliver(
     if consumer is None:
         return
     epoch = command.consumer_epoch if command.HasField("consumer_epoch") else None
-    if len(command.message_ids) > _IDS_AT_ONCE:
+    if len(command.message_ids) > IDS_AT_ONCE:
         connection.run(_redeliver_in_slices(consumer, command.message_ids, epoch))
         return
     positions = [(each.ledgerId, each.entryId) for each in command.message_ids]
@@ -518,8 +530,8 @@ async def _redeliver_in_slices(
     consumer: Consumer, message_ids: Sequence[pb.MessageIdData], epoch: int | None
 ) -> None:
     """As `_ack_in_slices`: an id that is acknowledged meanwhile isn't pending any more."""
-    for start in range(0, len(message_ids), _IDS_AT_ONCE):
-        ids = message_ids[start : start + _IDS_AT_ONCE]
+    for start in range(0, len(message_ids), IDS_AT_ONCE):
+        ids = message_ids[start : start + IDS_AT_ONCE]
         positions = [(each.ledgerId, each.entryId) for each in ids]
         consumer.subscription.redeliver(consumer, positions, epoch)
         await asyncio.sleep(0)

@@ -421,8 +421,6 @@ cdef bint _read_message_id(const uint8_t *at, const uint8_t *end, Ack *ack) noex
                 return False
             ack.left, seen = value, seen | 4
         elif tag == 0x30:
-            if value > 64:
-                return False
             ack.batch_size = value
         elif tag != 0x18 and tag != 0x20:  # partition, batch_index
             return False
@@ -440,6 +438,8 @@ cdef bint _read_ack(const uint8_t *at, const uint8_t *end, Ack *ack) noexcept no
         if tag == 0x1A:  # message_id: a single one
             at = _sized(at + 1, end, &value)
             if at == NULL or seen & 4 or not _read_message_id(at, at + value, ack):
+                return False
+            if ack.batch_size > 64:
                 return False
             at, seen = at + value, seen | 4
             continue
@@ -511,6 +511,65 @@ cdef object _scan_acks(const uint8_t *data, Py_ssize_t start, Py_ssize_t end, Py
     if not found:
         return None
     return start, consumer_id, most, least, request_ids, found
+
+
+def scan_ack(view, Py_ssize_t start, Py_ssize_t end, Py_ssize_t count_max):
+    """What the command ``view[start:end]`` acknowledges, if it is an individual ACK of whole entries.
+
+    Args:
+        view: a memoryview of bytes.
+        count_max: entries that it may name.
+
+    Returns:
+        None: ask protobuf. Else the consumer's id; the request's or None; the positions, one at least.
+    """
+    cdef Py_buffer buffer
+    PyObject_GetBuffer(view, &buffer, PyBUF_SIMPLE)
+    try:
+        if start < 0 or end > buffer.len:
+            raise IndexError(f"bytes {start} to {end} of {buffer.len}")
+        return _scan_ack(<const uint8_t *>buffer.buf + start, <const uint8_t *>buffer.buf + end, count_max)
+    finally:
+        PyBuffer_Release(&buffer)
+
+
+cdef object _scan_ack(const uint8_t *at, const uint8_t *end, Py_ssize_t count_max):
+    cdef Ack ack
+    cdef uint64_t value = 0
+    cdef uint8_t tag
+    cdef int seen = 0
+    cdef list positions = []
+    if end - at < 4 or _u32(at) >> 8 != _ACK_TAGS:
+        return None
+    at = _sized(at + 3, end, &value)
+    if at == NULL or at + value != end:
+        return None
+    while at < end:
+        tag = at[0]
+        if tag == 0x1A:  # message_id
+            at = _sized(at + 1, end, &value)
+            ack.left = 0
+            if at == NULL or len(positions) == count_max or not _read_message_id(at, at + value, &ack) or ack.left:
+                return None
+            positions.append((ack.ledger_id, ack.entry_id))
+            at += value
+            continue
+        at = _varint(at + 1, end, &value)
+        if at == NULL:
+            return None
+        if tag == 0x08:
+            ack.consumer_id, seen = value, seen | 1
+        elif tag == 0x10:  # ack_type: individual
+            if value:
+                return None
+            seen |= 2
+        elif tag == 0x40:
+            ack.request_id, seen = value, seen | 4
+        else:
+            return None
+    if seen & 3 != 3 or not positions:
+        return None
+    return ack.consumer_id, ack.request_id if seen & 4 else None, positions
 
 
 cdef bint _read_single(const uint8_t *at, const uint8_t *end, Single *single) noexcept nogil:

@@ -18,6 +18,18 @@ def _texts(kind: Descriptor) -> tuple[tuple[str, bool], ...] | None:
     return tuple((field.name, field.is_repeated) for field in texts)
 
 
+@cache
+def _can_hold_text(kind: Descriptor, holders: frozenset[Descriptor] = frozenset()) -> bool:
+    """Whether a message, at any depth, has a text field; ``holders``: what it is a field of."""
+    if kind in holders:
+        return False  # a message id in a message id: whoever asks looks at its fields already
+    return any(
+        field.type == FieldDescriptor.TYPE_STRING
+        or (field.message_type is not None and _can_hold_text(field.message_type, holders | {kind}))
+        for field in kind.fields
+    )
+
+
 def has_broken_text(message: Message) -> bool:
     """Whether any text field of a parsed message, at any depth, isn't UTF-8."""
     if (texts := _texts(message.DESCRIPTOR)) is not None:
@@ -33,7 +45,7 @@ def has_broken_text(message: Message) -> bool:
                     return True
             elif type(value) is bytes:
                 return True
-        elif field.message_type is not None:
+        elif field.message_type is not None and _can_hold_text(field.message_type):
             if field.is_repeated:
                 if any(map(has_broken_text, value)):
                     return True

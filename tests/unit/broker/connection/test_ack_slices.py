@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from magnetar.broker.connection import connection as connection
 from magnetar.broker.connection import consumer_commands as consumer_commands
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from tests.unit.broker.doubles import Broker, message, receipts
@@ -86,7 +87,8 @@ async def test_an_ordinary_ack_is_taken_at_once(monkeypatch: pytest.MonkeyPatch)
 async def test_what_was_sent_before_the_end_is_acknowledged(
     monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    monkeypatch.setattr(consumer_commands, "_IDS_AT_ONCE", 4)
+    monkeypatch.setattr(consumer_commands, "IDS_AT_ONCE", 4)
+    monkeypatch.setattr(connection, "IDS_AT_ONCE", 4)
     monkeypatch.setattr(consumer_commands, "_IDS_PER_TURN", 2)
     broker = await Broker().start()
     client = await subscribed(broker)

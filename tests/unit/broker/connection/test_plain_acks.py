@@ -1,4 +1,5 @@
-"""Compiled code and Python read the same of ACKs in transactions: what is pending, and answers."""
+"""Compiled code and Python read the same of ACKs, in transactions and not: what is acknowledged or
+pending, and answers."""
 
 import random
 from collections.abc import AsyncIterator
@@ -7,10 +8,10 @@ from struct import pack
 import pytest
 import pytest_asyncio
 
-from magnetar.broker.connection.command_turns import COST_PER_TURN
+from magnetar.broker.connection.command_turns import COST_PER_TURN, IDS_PER_COST
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import varint
-from magnetar.broker.protocol.plain_sends import scan_acks
+from magnetar.broker.protocol.plain_sends import scan_ack, scan_acks
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.broker.transaction.pending_ack_log import PendingAckLog
@@ -24,6 +25,8 @@ ROUNDS = 1_000
 ROUNDS_OF_TRANSACTIONS = 20
 """Then others begin: else everything is acknowledged soon."""
 MESSAGES = 60
+ENTRIES = 900
+ROUNDS_OF_ENTRIES = 60
 
 
 class Side:
@@ -76,13 +79,16 @@ class Side:
         except Exception as error:
             end = type(error), str(error)
         await eventually(lambda: self.log.is_open and not self.log._waiting)
+        await self.subscription.cursor.write_now()  # what is acknowledged is answered
         await eventually(lambda: not connection._flush_scheduled)
         written = self.client.transport.written
         answers, self._seen = frames_of(bytes(written[self._seen :])), len(written)
         core = self.log.core
         acks = {name: (acks.individual, acks.cumulative) for name, acks in core._open.items()}
         consumers = [(x.acks, x.unacked) for x in self.subscription.consumers]
-        return end, answers, acks, core._pending, core._live, consumers
+        state = self.subscription.cursor.state
+        acked = state.mark_delete, state.ranges(ENTRIES), state._batch_sets
+        return end, answers, acks, core._pending, core._live, consumers, acked
 
     async def end(self, transaction: TransactionId) -> None:
         await self.subscription.end_transaction(transaction, -1, commit=False)
@@ -171,6 +177,41 @@ class Noise:
                 return data + varint(rng.randrange(1 << 8)) + varint(rng.randrange(1 << 9))
 
 
+class NoiseOfEntries(Noise):
+    """The same without transactions, of many entries each."""
+
+    def one(self, consumer_id: int, least: int) -> bytes:
+        rng = self.rng
+        command = pb.CommandAck(consumer_id=consumer_id, ack_type=pb.CommandAck.Individual)
+        for _ in range(rng.choice((0, *[1] * 8, rng.randrange(40)))):
+            ledger_id = rng.choice((*[self._ledger_id] * 300, 2**63, 2**64 - 1))
+            entry_id = rng.choice((*[rng.randrange(ENTRIES)] * 300, 2**32, 2**64 - 1))
+            named = command.message_id.add(ledgerId=ledger_id, entryId=entry_id)
+            if rng.random() < 0.2:
+                named.partition, named.batch_index = rng.choice((-1, 3)), rng.choice((-1, 70))
+            if rng.random() < 0.1:
+                named.batch_size = rng.choice((9, 65, -1))
+            if rng.random() < 0.01:
+                named.ack_set.append(rng.choice((rng.randrange(512), 0, -1)))
+            if rng.random() < 0.01:
+                named.first_chunk_message_id.ledgerId = self._ledger_id
+                named.first_chunk_message_id.entryId = rng.randrange(ENTRIES)
+        if rng.random() < 0.03:
+            command.ack_type = pb.CommandAck.Cumulative
+            for named in command.message_id:
+                named.entryId %= 20  # else nothing would be left for the others
+        if rng.random() < 0.03:
+            command.properties.add(key="k", value=1)
+        if rng.random() < 0.03:
+            command.validation_error = pb.CommandAck.ChecksumMismatch
+        if rng.random() < 0.5:
+            command.request_id = rng.choice((0, 1, 127, 128, 2**40, 2**64 - 1))
+        data = command.SerializeToString()
+        if rng.random() < 0.1:
+            data = self.mangled(data)
+        return frame(data, b"x" * rng.choice((*[0] * 30, 1)))
+
+
 @pytest_asyncio.fixture
 async def sides() -> AsyncIterator[list[Side]]:
     brokers = [await Broker(transaction_coordinator_enabled=True).start() for _ in range(2)]
@@ -186,10 +227,7 @@ async def test_any_acks_are_read_as_python_reads_them(
     sides: list[Side], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled, python = sides
-    python.client.connection._hot = type(python.client.connection)._hot
-    monkeypatch.setattr(
-        python.client.connection, "expect_acks_in_transactions", lambda: None, raising=True
-    )
+    monkeypatch.setattr(python.client.connection, "_scans_acks", False)
     assert scan_acks is not None
     assert compiled.ledger_id == python.ledger_id
     runs = taken = refused = bad = 0
@@ -211,6 +249,28 @@ async def test_any_acks_are_read_as_python_reads_them(
                 for each in (least, least + 1):
                     await side.end(TransactionId(0, each))
     assert min(runs, taken, refused, bad) > ROUNDS // 50, (runs, taken, refused, bad)
+
+
+async def test_any_acks_of_entries_are_read_as_python_reads_them(
+    sides: list[Side], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled, python = sides
+    monkeypatch.setattr(python.client.connection, "_scans_acks", False)
+    assert scan_ack is not None
+    for side in sides:
+        side.client.feed(b"".join(map(message, range(MESSAGES, ENTRIES))))
+        await side.client.receive(3 * (ENTRIES - MESSAGES))
+        side._seen = len(side.client.transport.written)
+    long = bad = 0
+    for seed in range(ROUNDS_OF_ENTRIES):
+        data = NoiseOfEntries(seed, compiled.ledger_id).read()
+        found, wanted = [await side.read(data) for side in sides]
+        assert found == wanted, f"round {seed}: {data.hex()}"
+        size = 8 + int.from_bytes(data[4:8])
+        long += len(data) >= size > 136 and scan_ack(memoryview(data), 8, size, 99) is not None
+        bad += isinstance(wanted[0], tuple)
+    assert min(long, bad) > ROUNDS_OF_ENTRIES // 50, (long, bad)
+    assert 0 < compiled.subscription.cursor.state.backlog < ENTRIES - 200
 
 
 @pytest.mark.parametrize(
@@ -238,8 +298,33 @@ def test_a_run_is_of_one_transaction_and_plain(unlike: bytes) -> None:
 
 def test_bounds_are_those_of_the_buffer() -> None:
     assert scan_acks is not None
-    with pytest.raises(IndexError, match="bytes 0 to 9 of 8"):
-        scan_acks(memoryview(bytes(8)), 0, 9, 256)
+    assert scan_ack is not None
+    for scan in (scan_ack, scan_acks):
+        with pytest.raises(IndexError, match="bytes 0 to 9 of 8"):
+            scan(memoryview(bytes(8)), 0, 9, 256)
+
+
+def test_an_ack_of_entries_is_plain_up_to_a_number_of_them() -> None:
+    assert scan_ack is not None
+    command = pb.CommandAck(consumer_id=3, ack_type=pb.CommandAck.Individual)
+    for entry_id in range(200):
+        command.message_id.add(ledgerId=7, entryId=entry_id, partition=-1, batch_size=100)
+    data = memoryview(frame(command.SerializeToString())[8:])
+    positions = [(7, entry_id) for entry_id in range(200)]
+    assert scan_ack(data, 0, len(data), 200) == (3, None, positions)
+    assert scan_ack(data, 0, len(data), 199) is None
+    assert scan_ack(data, 0, len(data) - 1, 200) is None
+
+
+async def test_a_long_ack_takes_a_larger_part_of_the_tick(sides: list[Side]) -> None:
+    client = sides[0].client
+    command = pb.CommandAck(consumer_id=1, ack_type=pb.CommandAck.Individual)
+    for entry_id in range(MESSAGES):
+        command.message_id.add(ledgerId=sides[0].ledger_id, entryId=entry_id)
+    data = frame(command.SerializeToString())
+    turns = client.connection.service.command_turns
+    client.feed(data * 32)
+    assert turns.left == COST_PER_TURN - 32 * (1 + MESSAGES // IDS_PER_COST)
 
 
 async def test_an_id_that_no_message_has_is_refused(sides: list[Side]) -> None:
