@@ -36,7 +36,7 @@ from magnetar.broker.protocol.framing import (
     encode_body,
     stored_bytes_max,
 )
-from magnetar.broker.protocol.plain_sends import scan_sends
+from magnetar.broker.protocol.plain_sends import encode_receipts, scan_sends
 from magnetar.broker.rate_limits.rate_limiter import PublishRateLimiter
 from magnetar.broker.transaction.markers import transaction_of
 from magnetar.broker.transaction.transaction_id import TransactionId
@@ -58,13 +58,12 @@ _FRAME_SIZES = Struct(">II").unpack_from  # of the frame and of its command
 _SLOW_FLAGS: Final = FLAG_ENCRYPTED | FLAG_TRANSACTION | FLAG_CHUNK
 
 _RENEW_BYTES: Final = 1 << 20
-_SIZES: Final = tuple(Struct(">II").pack(size + 4, size) for size in range(128))
 # upb takes any buffer; its stubs say bytes.
 _Parse: TypeAlias = "Callable[[bytes | memoryview], object]"
 
 
 class SendMessages:
-    """The command and the metadata of the SEND just parsed, and the receipt being written.
+    """The command and the metadata of the SEND just parsed.
 
     One for each broker. Invariant: between a parse and the last use of what it read, nothing else
     parses into the same objects. Code of one event loop that does not await in between keeps to
@@ -82,10 +81,6 @@ class SendMessages:
         self.scan = scan_sends if make_header is entry_header.make_header else None
         if scan_sends is None:
             logger.info("SENDs are read by Python: no compiled code was installed")
-        command = pb.BaseCommand(type=pb.BaseCommand.SEND_RECEIPT)
-        self._receipt = command.send_receipt
-        self._receipt_id = self._receipt.message_id
-        self._serialize_receipt = command.SerializeToString
         self._renew()
 
     def _renew(self) -> None:
@@ -103,36 +98,6 @@ class SendMessages:
         """A read is over: what was parsed is not used any more."""
         if self.parsed_bytes > _RENEW_BYTES:
             self._renew()
-
-    def receipts(
-        self, batch: PublishBatch, start: int, end: int, ledger_id: int, entry_id: int
-    ) -> list[bytes | memoryview]:
-        """SEND_RECEIPT frames of ``batch[start:end]``, joined.
-
-        A negative ledger: nothing was stored (duplicates, drops).
-        """
-        producer = batch.producer
-        step = 1
-        if ledger_id < 0 or not producer.topic.persistent:
-            step = 0  # these ids name no entry, so they don't count up
-            ledger_id, entry_id = ledger_id & NO_ID, entry_id & NO_ID
-        receipt, receipt_id = self._receipt, self._receipt_id
-        serialize, sizes = self._serialize_receipt, _SIZES
-        receipt.producer_id = producer.producer_id
-        receipt_id.ledgerId = ledger_id
-        parts: list[bytes] = []
-        append = parts.append
-        highest_ids = batch.highest_ids
-        sequence_ids = batch.sequence_ids
-        for index in range(start, end):
-            receipt.sequence_id = sequence_ids[index]
-            receipt.highest_sequence_id = highest_ids[index]
-            receipt_id.entryId = entry_id
-            entry_id += step
-            data = serialize()
-            append(sizes[len(data)])
-            append(data)
-        return [b"".join(parts)]
 
 
 class SendPath:
@@ -383,11 +348,8 @@ class SendPath:
             if producer.producer_id in self._faults:
                 self._receipts_and_faults(batch, offset, count, ledger_id, first_entry_id)
             else:
-                connection.write(
-                    self._messages.receipts(
-                        batch, offset, offset + count, ledger_id, first_entry_id
-                    )
-                )
+                end = offset + count
+                connection.write([_receipts(batch, offset, end, ledger_id, first_entry_id)])
         self._settle(batch)
 
     def publish_failed(
@@ -436,9 +398,8 @@ class SendPath:
         while offset < end:
             part = min(end - offset, faults[0][0] - index) if faults else end - offset
             if part > 0:
-                self._connection.write(
-                    self._messages.receipts(batch, offset, offset + part, ledger_id, first_entry_id)
-                )
+                frames = _receipts(batch, offset, offset + part, ledger_id, first_entry_id)
+                self._connection.write([frames])
                 offset, index, first_entry_id = (
                     offset + part,
                     index + part,
@@ -545,6 +506,20 @@ class SendPath:
     def created(self, producer_id: int) -> None:
         """A producer of this id was created: late SENDs of an older one are no matter now."""
         self._recently_closed.pop(producer_id, None)
+
+
+def _receipts(batch: PublishBatch, start: int, end: int, ledger_id: int, entry_id: int) -> bytes:
+    """SEND_RECEIPT frames of ``batch[start:end]``, joined.
+
+    A negative ledger: nothing was stored (duplicates, drops).
+    """
+    producer = batch.producer
+    step = 1
+    if ledger_id < 0 or not producer.topic.persistent:
+        step = 0  # these ids name no entry, so they don't count up
+        ledger_id, entry_id = ledger_id & NO_ID, entry_id & NO_ID
+    ids = producer.producer_id, ledger_id, entry_id, step
+    return encode_receipts(*ids, batch.sequence_ids, batch.highest_ids, start, end)
 
 
 def _may_add(batch: PublishBatch, named: dict[int, tuple[int, int]]) -> bool:

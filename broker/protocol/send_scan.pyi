@@ -1,5 +1,15 @@
 from magnetar.broker.protocol.plain_sends import AckRun, EntriesAcked, Keyed, Run
 
+def encode_receipts(
+    producer_id: int,
+    ledger_id: int,
+    entry_id: int,
+    step: int,
+    sequence_ids: list[int],
+    highest_ids: list[int],
+    start: int,
+    end: int,
+) -> bytes: ...
 def scan_sends(
     view: memoryview, start: int, end: int, body_max: int, metadata_max: int
 ) -> Run | None: ...

@@ -1,6 +1,6 @@
 # cython: language_level=3
 """SENDs of one read, as long as they are plain: their heads and bodies without protobuf objects.
-ACKs of one transaction, and keys of batches, too.
+ACKs, and keys of batches, too; and the receipts of SENDs.
 
 Plain: from one producer, with a checksum that is right, one message or a batch each, no chunk, no encryption,
 and no field that this file doesn't know. That of a transaction is plain if its metadata names the transaction.
@@ -13,6 +13,7 @@ Every byte is read behind a comparison with the end of what it belongs to.
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 
@@ -27,6 +28,7 @@ cdef enum:
     _CHECKED = 0x0E01
     _SEND_TAGS = 0x080632  # BaseCommand: its type is SEND, and the field of that
     _ACK_TAGS = 0x080A52  # the same of ACK
+    _RECEIPT_BYTES_MAX = 68  # of a frame: five numbers of up to ten bytes, and 18 around them
 
 
 # By compression type, as entry_header: bytes of the codec's frame, and how many bytes each other one can
@@ -119,6 +121,68 @@ cdef inline const uint8_t *_sized(
     if at == NULL or size[0] > <uint64_t>(end - at):
         return NULL
     return at
+
+
+cdef inline uint8_t *_put_varint(uint8_t *at, uint64_t value) noexcept nogil:
+    """Where the number ends."""
+    while value > 0x7F:
+        at[0] = value & 0x7F | 0x80
+        at += 1
+        value >>= 7
+    at[0] = <uint8_t>value
+    return at + 1
+
+
+cdef inline uint8_t *_put_receipt(
+    uint8_t *frame, uint64_t producer_id, uint64_t ledger_id, uint64_t entry_id, uint64_t sequence_id, uint64_t highest_id
+) noexcept nogil:
+    """Where the frame ends."""
+    cdef uint8_t *at = frame + 12
+    cdef uint8_t *message_id
+    at[0] = 0x08
+    at = _put_varint(at + 1, producer_id)
+    at[0] = 0x10
+    at = _put_varint(at + 1, sequence_id)
+    at[0] = 0x1A
+    message_id = at + 2
+    message_id[0] = 0x08
+    at = _put_varint(message_id + 1, ledger_id)
+    at[0] = 0x10
+    at = _put_varint(at + 1, entry_id)
+    message_id[-1] = <uint8_t>(at - message_id)
+    at[0] = 0x20
+    at = _put_varint(at + 1, highest_id)
+    memset(frame, 0, 8)
+    frame[3], frame[7] = <uint8_t>(at - frame - 4), <uint8_t>(at - frame - 8)
+    frame[8], frame[9], frame[10] = 0x08, 0x07, 0x3A
+    frame[11] = <uint8_t>(at - frame - 12)
+    return at
+
+
+def encode_receipts(
+    uint64_t producer_id, uint64_t ledger_id, uint64_t entry_id, int step, list sequence_ids, list highest_ids,
+    Py_ssize_t start, Py_ssize_t end,
+):
+    """SEND_RECEIPT frames for ``sequence_ids[start:end]``, joined.
+
+    Args:
+        entry_id: of the first; each other one has ``step`` more.
+    """
+    cdef uint8_t *data
+    cdef uint8_t *at
+    cdef Py_ssize_t index
+    if not 0 <= start <= end <= min(len(sequence_ids), len(highest_ids)):
+        raise IndexError(f"receipts {start} to {end} of {len(sequence_ids)}")
+    at = data = <uint8_t *>PyMem_Malloc((end - start) * _RECEIPT_BYTES_MAX + 1)
+    if data == NULL:
+        raise MemoryError
+    try:
+        for index in range(start, end):
+            at = _put_receipt(at, producer_id, ledger_id, entry_id, sequence_ids[index], highest_ids[index])
+            entry_id += step
+        return PyBytes_FromStringAndSize(<char *>data, at - data)
+    finally:
+        PyMem_Free(data)
 
 
 cdef bint _read_send(const uint8_t *at, const uint8_t *end, Send *send) noexcept nogil:
