@@ -42,6 +42,7 @@ public class Api {
                 }
                 say(kind + "adv", () -> outOfOrder(client));
                 say(kind + "chosen id", () -> chosenId(client, v2 ? 7_000_000_001L : 8_000_000_000_001L));
+                say(kind + "highest id", () -> chosenId(client, v2 ? Long.MAX_VALUE : Long.MAX_VALUE - 1));
                 say(kind + "sizes", () -> sizes(client));
                 say(kind + "deferred", () -> deferred(client));
                 say(kind + "tail", () -> tail(client));

@@ -36,6 +36,6 @@ def said_with(folder: Path, ours: int) -> list[str]:
 async def test_all_calls(tmp_path: Path) -> None:
     """Also with two bookies of each kind in one ensemble."""
     expected = await asyncio.to_thread(said_with, tmp_path / "theirs", 0)
-    assert len(expected) == 60
+    assert len(expected) == 62
     for ours in (BOOKIES, BOOKIES // 2):
         assert await asyncio.to_thread(said_with, tmp_path / f"ours{ours}", ours) == expected

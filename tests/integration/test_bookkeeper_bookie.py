@@ -53,6 +53,25 @@ async def test_entries_survive_a_restart(tmp_path: Path, store: MetadataStore) -
     await bookie.close()
 
 
+async def test_the_highest_ledger_id(tmp_path: Path, store: MetadataStore) -> None:
+    """Clients may choose ids; Apache's bookies take all that aren't negative."""
+    node, highest = Node(tmp_path / "b1", store), 2**63 - 1
+    bookie = await node.start()
+    assert await add(bookie, highest, range(3)) == codes.OK
+    assert await add(bookie, highest, (5,)) == codes.OK  # one entry is checked elsewhere
+    await bookie.flush()
+    assert await add(bookie, highest, range(6, 8)) == codes.OK
+    await bookie.close()
+    bookie = await node.start()
+    reply = await bookie.read_entries(ReadRequest(highest, 1, 2, 1 << 20))
+    assert [bytes(p[40:]) for p in reply.packets] == [b"body 1", b"body 2"]
+    assert await bookie.list_entries(highest) == [(0, 3), (5, 8)]
+    reply = await bookie.read_entries(ReadRequest(highest, 0, 1, 1, fence=True, master_key=KEY))
+    assert reply.code == codes.OK
+    assert await add(bookie, highest, (8,)) == codes.FENCED
+    await bookie.close()
+
+
 async def test_a_fence_survives_a_restart(tmp_path: Path, store: MetadataStore) -> None:
     node = Node(tmp_path / "b1", store)
     bookie = await node.start()

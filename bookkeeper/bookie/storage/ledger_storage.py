@@ -270,13 +270,13 @@ class LedgerStorage:
             return (
                 len(request.heads) == len(request.bodies) == 1
                 and ids[0] >= 0
-                and 0 <= request.ledger_id < _LEDGER_ID_MAX
+                and 0 <= request.ledger_id <= _LEDGER_ID_MAX
                 and len(request.heads[0]) >= PACKET_HEADER_BYTES
                 and sizes[0] <= self.config.entry_bytes_max
             )
         if count == 0 or not len(request.heads) == len(request.bodies) == count:
             return False
-        if not (ids[0] >= 0 and 0 <= request.ledger_id < _LEDGER_ID_MAX):
+        if not (ids[0] >= 0 and 0 <= request.ledger_id <= _LEDGER_ID_MAX):
             return False
         if min(map(len, request.heads)) < PACKET_HEADER_BYTES:
             return False
@@ -588,7 +588,7 @@ class LedgerStorage:
 
 
 def _may_create(ledger_id: int, master_key: bytes) -> bool:
-    return 0 <= ledger_id < _LEDGER_ID_MAX and len(master_key) <= MASTER_KEY_BYTES_MAX
+    return 0 <= ledger_id <= _LEDGER_ID_MAX and len(master_key) <= MASTER_KEY_BYTES_MAX
 
 
 def _accepts(state: LedgerDescriptor, master_key: bytes) -> bool:
