@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from array import array
 from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol
@@ -178,12 +177,15 @@ class IndexTables:
         # By slot of a subscription; numbers, as collections of garbage walk through objects. The
         # look that has met it, its topic, and its oldest message: ledger (-1: none is known),
         # entry, figure.
-        self._met, self._owner = array("Q"), array("Q")
-        # By slot of a topic: when the last look began, if the next one of a topic in which nothing
-        # happens tells the same (else 0), the last look that it counted in, and the last one that
-        # has met its subscriptions.
-        self._settled_ms, self._seen, self._looked = array("q"), array("Q"), array("Q")
-        self._oldest = array("q"), array("q"), array("d")
+        numbers = self.subscriptions.numbers
+        self._met, self._owner = numbers("Q", 0), numbers("Q", 0)
+        self._oldest = numbers("q", -1), numbers("q", -1), numbers("d", UNKNOWN)
+        # By slot of a topic: whether it is stored; when the last look began, if the next one of a
+        # topic in which nothing happens tells the same (else 0); the last look that it counted in,
+        # and the last one that has met its subscriptions.
+        topic_numbers = self.topics.numbers
+        self._is_stored, self._settled_ms = topic_numbers("b", 0), topic_numbers("q", 0)
+        self._seen, self._looked = topic_numbers("Q", 0), topic_numbers("Q", 0)
         self._places = (
             None if service.sharing is None else BundlePlaces(service.store, service.bundles)
         )
@@ -267,8 +269,8 @@ class IndexTables:
     # --- names
 
     def _stored(self, full: str, namespace: str) -> None:
-        if full not in self.topics.slot_of:
-            self._add(full, namespace)
+        slot = self.topics.slot_of.get(full)
+        self._is_stored[self._add(full, namespace) if slot is None else slot] = True
 
     def _loaded(self, full: str) -> None:
         self._add_loaded(full)
@@ -280,19 +282,18 @@ class IndexTables:
         if full not in self.topics.slot_of and not is_system_topic(full):
             self._add(full, namespace_of(full))
 
-    def _add(self, full: str, namespace: str) -> None:
+    def _add(self, full: str, namespace: str) -> int:
         slot = self.topics.add(full, full, namespace, UNLOADED, _group_of(full))
-        if slot == len(self._seen):
-            for numbers in (self._settled_ms, self._seen, self._looked):
-                numbers.append(0)
         self._settled_ms[slot] = self._seen[slot] = 0
         if slot >= _FIRST_ROWS and not self.begun.done():
             self.begun.set_result(None)
+        return slot
 
     def _deleted(self, full: str) -> None:
-        slot = self.topics.slot_of.get(full)
-        if slot is not None and self.topics.places[slot] != LOADED:  # else it is just being closed
-            self.topics.remove(slot)
+        if (slot := self.topics.slot_of.get(full)) is not None:
+            self._is_stored[slot] = False
+            if self.topics.places[slot] != LOADED:  # else it is just being closed
+                self.topics.remove(slot)
 
     def _place_of(self, full: str, space: int) -> int:
         """Of a topic that isn't loaded here."""
@@ -376,7 +377,7 @@ class IndexTables:
                         await turns.run(self._look(slot, topic, self._elapsed_s, recording))
                     elif recording is not None:
                         recording.add_quiet(topic, mark)
-                elif known[slot] == LOADED or full not in self._names:
+                elif known[slot] == LOADED or not self._is_stored[slot]:
                     self._unload(slot, full)
                 elif self.topics.spaces[slot] in moved:
                     self.topics.move(slot, self._place_of(full, self.topics.spaces[slot]))
@@ -467,12 +468,6 @@ class IndexTables:
             slot = table.add(
                 key, f"{full}\n{name}", subscription.topic.name.namespace, LOADED, full
             )
-            if slot == len(self._met):
-                self._met.append(0)
-                self._owner.append(0)
-                for ids in self._oldest[:2]:
-                    ids.append(-1)
-                self._oldest[2].append(UNKNOWN)
         self._met[slot], self._owner[slot] = self._looks, topic_slot
         backlog = subscription.backlog
         oldest = self._oldest_of(slot, subscription, backlog)
@@ -492,7 +487,7 @@ class IndexTables:
 
     def _unload(self, slot: int, full: str) -> None:
         self._settled_ms[slot], self._looked[slot] = 0, self._looks + 1  # none of them is met
-        if full in self._names:
+        if self._is_stored[slot]:
             self.topics.move(slot, self._place_of(full, self.topics.spaces[slot]))
         else:
             self.topics.remove(slot)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 UNKNOWN: Final = -inf
 """Stands for a figure that isn't known; such rows come last in both orders."""
@@ -19,9 +19,35 @@ LOADED, UNLOADED_HERE, UNLOADED, ELSEWHERE, _FREE = range(5)
 SLICE_ROWS: Final = 1_000
 """Looked at before others get their turn on the loop: half a millisecond."""
 
-_UNKNOWN_ROWS: Final = (UNKNOWN,) * SLICE_ROWS
+_MORE_ROWS: Final = 1_000
+_PARTS: Final = 64
+_Number = TypeVar("_Number", int, float)
+_Kept = TypeVar("_Kept", list[Any], "array[Any]", bytearray)
 _RUN_ROWS: Final = 16
 """Rows of a namespace that lie together from so many on are added without a look at each."""
+
+
+class SlotsByKey:
+    """A dictionary in parts: one of 100,000 keys holds the loop for 2 to 4 ms when it grows."""
+
+    def __init__(self) -> None:
+        self.parts = tuple(dict[Hashable, int]() for _ in range(_PARTS))
+
+    def part(self, key: Hashable) -> dict[Hashable, int]:
+        # Bits that are high: by the low ones a dictionary finds the place of a key.
+        return self.parts[(hash(key) >> 40) % _PARTS]
+
+    def get(self, key: Hashable) -> int | None:
+        return self.part(key).get(key)
+
+    def __getitem__(self, key: Hashable) -> int:
+        return self.part(key)[key]
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self.part(key)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
 
 
 class FigureTable:
@@ -31,27 +57,30 @@ class FigureTable:
     """
 
     def __init__(self, fields: Sequence[str], *, are_parts: bool = False) -> None:
-        """Columns may be longer than there are slots.
+        """Columns and lists may be longer than there are slots.
 
         Args:
             fields: names of the figures.
             are_parts: whether who may see a row is asked with its group, not with its key.
         """
         self.fields = tuple(fields)
-        self.columns = {field: array("d") for field in fields}
+        self._growing: list[tuple[Any, Any]] = []  # what has something by slot, and what is added
+        self.columns = {field: self.numbers("d", UNKNOWN) for field in fields}
         self._columns = tuple(self.columns.values())
-        self.slot_of: dict[Hashable, int] = {}
-        self.keys: list[Any] = []
-        self.names: list[str] = []
+        self.slot_of = SlotsByKey()
+        self.end = 0
+        """Behind the last slot."""
+        self.keys: list[Any] = self._by_slot([None])
+        self.names: list[str] = self._by_slot([""])
         """By slot: what rows of equal figures are in the order of."""
-        self.folded: list[str] = []
+        self.folded: list[str] = self._by_slot([""])
         """The same in small letters."""
-        self.groups: list[str] = []
+        self.groups: list[str] = self._by_slot([""])
         """What a row is a part of, by whose name it begins: itself, if it is no part."""
         self.asked = self.groups if are_parts else self.keys
         """What who may see a row is asked with."""
-        self.places = bytearray()
-        self.spaces = array("L")
+        self.places = self._by_slot(bytearray([_FREE]))
+        self.spaces = self.numbers("L", 0)
         self.space_names: list[str] = []
         """Namespaces by the numbers in ``spaces``."""
         self.space_of: dict[str, int] = {}
@@ -65,10 +94,18 @@ class FigureTable:
     def __len__(self) -> int:
         return len(self.slot_of)
 
-    @property
-    def end(self) -> int:
-        """Behind the last slot."""
-        return len(self.names)
+    def numbers(self, typecode: str, value: _Number) -> "array[_Number]":
+        """An array with a number of each row; of new slots it is ``value``.
+
+        REQUIRES: there are no rows yet.
+        """
+        return self._by_slot(array(typecode, [value]))
+
+    def _by_slot(self, one: _Kept) -> _Kept:
+        more = one * _MORE_ROWS
+        kept = more[:]
+        self._growing.append((kept, more))
+        return kept
 
     def add(
         self, key: Hashable, name: str, namespace: str, place: int, group: str | None = None
@@ -82,24 +119,19 @@ class FigureTable:
         if space is None:
             space = self.space_of[namespace] = len(self.space_names)
             self.space_names.append(namespace)
-        folded = name.lower()
-        row = (key, name, name if folded == name else folded, group or name, place, space)
         if self._free:
             slot = self._free.pop()
-            self.keys[slot], self.names[slot], self.folded[slot], self.groups[slot] = row[:4]
-            self.places[slot], self.spaces[slot] = place, space
         else:
-            slot = len(self.names)
-            if slot % SLICE_ROWS == 0:
-                for figures in self._columns:
-                    figures.extend(_UNKNOWN_ROWS)
-            self.keys.append(key)
-            self.names.append(name)
-            self.folded.append(row[2])
-            self.groups.append(row[3])
-            self.places.append(place)
-            self.spaces.append(space)
-        self.slot_of[key] = slot
+            slot, self.end = self.end, self.end + 1
+            # One of them a row, as it may be moved when it grows.
+            if (number := slot % _MORE_ROWS) < len(self._growing):
+                kept, more = self._growing[number]
+                kept.extend(more)
+        folded = name.lower()
+        self.keys[slot], self.names[slot], self.groups[slot] = key, name, group or name
+        self.folded[slot] = name if folded == name else folded
+        self.places[slot], self.spaces[slot] = place, space
+        self.slot_of.part(key)[key] = slot
         self.version += 1
         return slot
 
@@ -126,7 +158,8 @@ class FigureTable:
                 self.set(slot, self._blank)
 
     def remove(self, slot: int) -> None:
-        del self.slot_of[self.keys[slot]]
+        key = self.keys[slot]
+        del self.slot_of.part(key)[key]
         self.keys[slot] = None
         self.names[slot] = self.folded[slot] = self.groups[slot] = ""
         self.places[slot] = _FREE

@@ -1,15 +1,11 @@
 """Names of all stored topics of a cluster, by namespace: listed once, then kept by events."""
 
-import asyncio
 from collections.abc import Callable
-from typing import Final
 
 from magnetar.broker.protocol.topic_name import is_system_topic
 from magnetar.broker.resources.resources import Resources, stored_topic_of
+from magnetar.metadata.loop_turns import in_turns
 from magnetar.metadata.store import EventType, MetadataEvent, Watch
-
-_SLICE: Final = 200
-"""Names told before others get their turn on the loop."""
 
 
 class StoredNames:
@@ -22,36 +18,27 @@ class StoredNames:
         added: Callable[[str, str], None],
         removed: Callable[[str], None],
     ) -> None:
-        """``added`` gets a full name and its namespace, ``removed`` a full name."""
+        """``added`` gets a full name and its namespace, more than once perhaps; ``removed`` a full
+        name, also of one that was not told.
+        """
         self._resources, self._added, self._removed = resources, added, removed
-        self._known: set[str] = set()
-        self._deleted_meanwhile: set[str] = set()  # while the list is read
+        self._deleted_meanwhile: set[str] | None = None  # while the list is read
         self._watch: Watch | None = None
-
-    def __contains__(self, full: str) -> bool:
-        return full in self._known
 
     async def open(self) -> None:
         """Watch, and tell of all that there are. Raises MetadataError."""
+        deleted = self._deleted_meanwhile = set()
         self._watch = self._resources.watch_topics(self._on_event)
         for tenant in await self._resources.tenants():
-            for namespace in await self._resources.namespaces(tenant):
-                names = await self._resources.stored_topics(namespace)
-                for start in range(0, len(names), _SLICE):
-                    for full in names[start : start + _SLICE]:
-                        if full not in self._deleted_meanwhile and not is_system_topic(full):
-                            self._add(full, namespace)
-                    await asyncio.sleep(0)
-        self._deleted_meanwhile.clear()
+            async for namespace in in_turns(await self._resources.namespaces(tenant)):
+                async for full in self._resources.walk_stored_topics(namespace):
+                    if full not in deleted and not is_system_topic(full):
+                        self._added(full, namespace)
+        self._deleted_meanwhile = None
 
     def close(self) -> None:
         if self._watch is not None:
             self._watch.close()
-
-    def _add(self, full: str, namespace: str) -> None:
-        if full not in self._known:
-            self._known.add(full)
-            self._added(full, namespace)
 
     def _on_event(self, event: MetadataEvent) -> None:
         if event.type not in (EventType.CREATED, EventType.DELETED):
@@ -61,10 +48,8 @@ class StoredNames:
             return
         full = str(name)
         if event.type is EventType.CREATED:
-            self._deleted_meanwhile.discard(full)
-            self._add(full, name.namespace)
-        else:
+            self._added(full, name.namespace)
+            return
+        if self._deleted_meanwhile is not None:
             self._deleted_meanwhile.add(full)
-            if full in self._known:
-                self._known.remove(full)
-                self._removed(full)
+        self._removed(full)

@@ -4,9 +4,8 @@ Documents are kept as Pulsar's, field by field; fields this broker doesn't use
 are stored and served unchanged. Reads are cached and repaired by the store's events.
 """
 
-import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
@@ -36,6 +35,7 @@ from magnetar.metadata.errors import (
     NotFoundError,
     ValueTooLargeError,
 )
+from magnetar.metadata.loop_turns import LoopTurns, in_turns
 from magnetar.metadata.paths import decode_name, encode_name
 from magnetar.metadata.recipes import CachedValue, CachedValues, update
 from magnetar.metadata.sorted_names import sort_in_turns
@@ -64,7 +64,6 @@ _PARTITIONED: Final = "/admin/partitioned-topics"
 _LOCAL_POLICIES: Final = "/admin/local-policies"
 TOPIC_POLICIES: Final = "/admin/topic-policies"
 MANAGED_LEDGERS: Final = "/managed-ledgers"
-_NAMES_AT_ONCE: Final = 1_000
 _ACCESS_ENTRIES_MAX: Final = 20_000
 
 
@@ -167,7 +166,7 @@ class Resources:
     async def namespaces(self, tenant: str) -> list[str]:
         """``tenant/ns`` names, sorted."""
         names = await self._store.children(f"{POLICIES}/{encode_name(tenant)}")
-        return [f"{tenant}/{decode_name(name)}" for name in names]
+        return [f"{tenant}/{decode_name(name)}" async for name in in_turns(names)]
 
     async def namespace_exists(self, namespace: str) -> bool:
         return await self.policies(namespace) is not None
@@ -330,17 +329,20 @@ class Resources:
 
         Managed ledgers of transactions are left out.
         """
+        return await sort_in_turns([name async for name in self.walk_stored_topics(namespace)])
+
+    async def walk_stored_topics(self, namespace: str) -> AsyncIterator[str]:
+        """The same, one after the other in the order of their encoded names, in short turns."""
         names = await self._store.children(f"{MANAGED_LEDGERS}/{namespace}/persistent")
-        prefix, found = f"persistent://{namespace}/", list[str]()
-        for start in range(0, len(names), _NAMES_AT_ONCE):
-            # Without taking each name apart: ten thousand would hold up the loop for 25 ms.
-            found += [
-                prefix + (unquote(name) if "%" in name else name)
-                for name in names[start : start + _NAMES_AT_ONCE]
-                if not is_transaction_log(namespace, name)
-            ]
-            await asyncio.sleep(0)
-        return await sort_in_turns(found)
+        prefix, turns = f"persistent://{namespace}/", LoopTurns()
+        names.reverse()
+        while names:
+            name = names.pop()  # to free 100,000 at once would hold the loop for a millisecond
+            if not is_transaction_log(namespace, name):
+                # Without taking it apart: ten thousand would take 25 ms.
+                yield prefix + (unquote(name) if "%" in name else name)
+            if turns.is_over:
+                await turns.next()
 
     async def is_stored(self, name: TopicName) -> bool:
         return await self._store.exists(f"{MANAGED_LEDGERS}/{name.ml_name}")

@@ -24,6 +24,7 @@ from magnetar.broker.schema.definition import SchemaDefinition, StoredSchema
 from magnetar.broker.schema.history import SchemaHistory, is_large
 from magnetar.broker.schema.metrics import SchemaMetrics
 from magnetar.metadata.errors import BadVersionError, MetadataError, OutcomeUnknownError
+from magnetar.metadata.loop_turns import in_turns
 from magnetar.metadata.paths import check_path, decode_name, encode_name
 from magnetar.metadata.recipes import CachedValues
 from magnetar.metadata.sorted_names import sort_in_turns
@@ -34,7 +35,6 @@ T = TypeVar("T")
 SCHEMAS: Final = "/schemas"
 _ROUNDS_MAX: Final = 1000
 _CACHED_MAX: Final = 1_000
-_NAMES_AT_ONCE: Final = 1_000
 _CHECKS_AT_ONCE: Final = 2
 """Parsing takes the interpreter from the loop: more threads would only make that worse."""
 
@@ -117,11 +117,7 @@ class SchemaRegistry:
             children = await self._store.children(f"{SCHEMAS}/{namespace}")
         except MetadataError as error:
             raise BrokerMetadataError(f"Schemas of {namespace}: {error}") from error
-        found: list[str] = []
-        for start in range(0, len(children), _NAMES_AT_ONCE):
-            found += map(decode_name, children[start : start + _NAMES_AT_ONCE])
-            await asyncio.sleep(0)
-        return await sort_in_turns(found)
+        return await sort_in_turns([decode_name(each) async for each in in_turns(children)])
 
     async def find(self, name: TopicName, definition: SchemaDefinition) -> int | None:
         """The version of an equal definition, None when there is none."""

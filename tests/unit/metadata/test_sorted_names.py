@@ -15,7 +15,7 @@ from magnetar.metadata.sorted_names import sort_in_turns
 def test_names_are_sorted(names: list[str], at_once: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sorted_names, "_AT_ONCE", at_once)
-        assert asyncio.run(sort_in_turns(names)) == sorted(names)
+        assert asyncio.run(sort_in_turns([*names])) == sorted(names)
 
 
 def test_many_turns_share_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,5 +31,5 @@ def test_many_turns_share_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asyncio.run(sort_in_turns(shuffled)) == names
     assert 50 <= len(turns) <= 100
     turns.clear()
-    assert asyncio.run(sort_in_turns(names)) == names
+    assert asyncio.run(sort_in_turns([*names])) == names
     assert len(turns) == 30, "nothing is merged"

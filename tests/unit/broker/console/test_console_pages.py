@@ -169,11 +169,12 @@ async def test_pages_say_that_topics_are_still_being_read(
     for number in range(3):
         path = f"/admin/v2/persistent/public/default/t{number}"
         assert (await client.put(f"{path}/subscription/s")).is_success
-    listed, stored_topics = asyncio.Event(), broker.service.resources.stored_topics
+    listed, walk = asyncio.Event(), broker.service.resources.walk_stored_topics
 
-    async def late(namespace: str) -> list[str]:
+    async def late(namespace: str) -> AsyncIterator[str]:
         await listed.wait()
-        return await stored_topics(namespace)
+        async for name in walk(namespace):
+            yield name
 
     async def pages(*, are_partial: bool) -> None:
         lists = ("topics", "subscriptions", "namespaces", "ns/public/default")
@@ -187,7 +188,7 @@ async def test_pages_say_that_topics_are_still_being_read(
             assert "No namespace has" not in text, page
 
     monkeypatch.setattr(broker_index, "_FIRST_ROWS", 1)
-    monkeypatch.setattr(broker.service.resources, "stored_topics", late)
+    monkeypatch.setattr(broker.service.resources, "walk_stored_topics", late)
     await pages(are_partial=True)
     listed.set()
     await broker.service.index.tables()

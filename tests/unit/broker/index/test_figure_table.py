@@ -1,6 +1,6 @@
 """Pages, counts and sums of a table are those of a look at every row, after any changes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -260,3 +260,30 @@ def test_a_version_is_another_one_whenever_something_changed() -> None:
     assert table.version == version
     table.set(slot, (1.0, 3.0))
     assert table.version != version
+
+
+def test_a_row_moves_one_array_or_list_at_most() -> None:
+    """All at once, those of 100,000 rows would hold the loop for some milliseconds."""
+    table = FigureTable(FIELDS)
+    met = table.numbers("q", -1)
+    texts = (table.keys, table.names, table.folded, table.groups)
+    by_slot: tuple[Sized, ...] = (met, *table.columns.values(), *texts, table.places, table.spaces)
+    before = [len(each) for each in by_slot]
+    for number in range(2_500):
+        assert table.add(number, f"Name {number}", "t/one", UNLOADED) == number
+        assert (met[number], table.figures(number)) == (-1, [UNKNOWN] * len(FIELDS))
+        after = [len(each) for each in by_slot]
+        assert sum(one != other for one, other in zip(before, after, strict=True)) <= 1
+        before = after
+    assert table.end == len(table) == 2_500
+    rows = (table.keys, table.names, table.folded)
+    assert [each[2_499] for each in rows] == [2_499, "Name 2499", "name 2499"]
+
+
+def test_keys_are_spread_over_small_dictionaries() -> None:
+    table = FigureTable(FIELDS)
+    for number in range(6_400):
+        table.add(f"persistent://public/default/topic-{number}", "", "t/one", UNLOADED)
+    sizes = [len(part) for part in table.slot_of.parts]
+    assert sum(sizes) == 6_400
+    assert max(sizes) < 200
