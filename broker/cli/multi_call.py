@@ -211,7 +211,7 @@ def at_position(run: CommandRun) -> int:
     if has_time == (position is not None):
         raise CliError("give either -t or -p")
     if position is not None:
-        position = {**position, "isExcluded": bool(arguments.given("exclude"))}
+        position = {**position, "excluded": bool(arguments.given("exclude"))}
     return run.finish(replace(run.request(), body=position))
 
 

@@ -525,7 +525,7 @@ def _move(subject: Subject, value: Json) -> Call:
         "ledgerId": int(ledger),
         "entryId": 0 if is_before else int(entry),
         "partitionIndex": -1,
-        "isExcluded": not is_before,
+        "excluded": not is_before,
     }
     topic = _part(subject, value)
     options = [f"--subscription={subject.subscription}", f"--messageId={ledger}:{body['entryId']}"]

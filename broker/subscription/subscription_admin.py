@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from magnetar.broker.dispatch.interfaces import remaining_messages
-from magnetar.broker.protocol.entry_header import FLAG_MARKER, parse_header
+from magnetar.broker.protocol.entry_header import FLAG_MARKER, message_counts, parse_header
 from magnetar.broker.subscription.persistent_subscription import (
     PersistentSubscription,
     cursor_errors,
@@ -92,6 +92,26 @@ async def expire_upto(subscription: PersistentSubscription, position: Position) 
     subscription.expire_upto(position)
     await _done(subscription, subscription.cursor.flush())
     return True
+
+
+async def reset_into_batch(
+    subscription: PersistentSubscription, entry: Position, index: int, *, excluded: bool
+) -> None:
+    """Continue at an index of a batch, or behind it. An index that the entry lacks is the entry."""
+    batch, size = await subscription.ledger.read(entry, 1, 1), 1
+    if batch is not None and (batch.ledger_id, batch.first) == entry:
+        size = message_counts(batch.heads[:1])[0]
+    if 0 < (left := index + excluded) < size:
+        await subscription.reset(entry, _remaining(left))
+    else:
+        await subscription.reset((entry[0], entry[1] + excluded))
+
+
+def _remaining(first_left: int) -> list[int]:
+    """Words of a batch whose indexes below ``first_left`` are done."""
+    full, bits = divmod(first_left, 64)
+    words = [0] * full + [~((1 << bits) - 1) & 0xFFFFFFFFFFFFFFFF]
+    return [word - 2**64 if word >= 2**63 else word for word in words]
 
 
 async def set_properties(

@@ -102,7 +102,7 @@ def _start_position(body: MessageIdBody | None) -> Position:
         return EARLIEST
     if body.ledgerId >= _INT64_MAX:
         return LATEST
-    return (body.ledgerId, body.entryId + (1 if body.isExcluded else 0))
+    return (body.ledgerId, body.entryId + (1 if body.excluded else 0))
 
 
 @routes.delete(SUBSCRIPTION, statuses={412: "Consumers are connected; `force` not set"})
@@ -165,15 +165,10 @@ async def reset_to_id(of: OneSubscription, body: IdBody) -> None:
     if body is None:
         raise ApiError(400, "A message id is expected in the body")
     position = _start_position(body)
-    ack_set: list[int] = []
-    if body.batchIndex > 0:
-        ack_set = _remaining(body.batchIndex + (1 if body.isExcluded else 0))
-        position = body.position
-    await found.reset(position, ack_set)
-
-
-def _remaining(first_left: int) -> list[int]:
-    """Words of a batch whose indexes below ``first_left`` are done."""
-    full, bits = divmod(first_left, 64)
-    words = [0] * full + [~((1 << bits) - 1) & 0xFFFFFFFFFFFFFFFF]
-    return [word - 2**64 if word >= 2**63 else word for word in words]
+    is_index = body.batchIndex >= 0 and position not in (EARLIEST, LATEST)
+    if is_index and isinstance(found, PersistentSubscription):
+        await subscription_admin.reset_into_batch(
+            found, body.position, body.batchIndex, excluded=body.excluded
+        )
+    else:
+        await found.reset(position)

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Iterable, Mapping
 from typing import Annotated, Any, TypeVar
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 from starlette.convertors import Convertor, register_url_convertor
 
 from magnetar.broker.errors import (
@@ -54,23 +54,33 @@ register_url_convertor("domain", _DomainConvertor())
 
 
 class MessageIdBody(BaseModel):
-    """A message id; both ids -1: the earliest, both 2^63-1: the latest."""
+    """A message id; both ids -1: the earliest, both 2^63-1: the latest. Or one of these words."""
 
     model_config = ConfigDict(extra="ignore")
 
     ledgerId: _Int64 = _INT64_MAX
     entryId: _Int64 = _INT64_MAX
     partitionIndex: int = -1
-    isExcluded: bool = False
+    # Pulsar's clients and servers know the first name only.
+    excluded: Annotated[bool, Field(validation_alias=AliasChoices("excluded", "isExcluded"))] = (
+        False
+    )
     batchIndex: Annotated[int, Field(lt=BATCH_WORDS_MAX * 64)] = -1
     properties: dict[str, str] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_word(cls, value: Any) -> Any:
+        if value == "earliest":
+            return {"ledgerId": -1, "entryId": -1}
+        return {} if value == "latest" else value
 
     @property
     def position(self) -> tuple[int, int]:
         return (self.ledgerId, self.entryId)
 
 
-_ID_EXAMPLE = {"ledgerId": 12, "entryId": 4, "partitionIndex": -1, "isExcluded": False}
+_ID_EXAMPLE = {"ledgerId": 12, "entryId": 4, "partitionIndex": -1, "excluded": False}
 IdBody = Annotated[MessageIdBody | None, Body(MessageIdBody, _ID_EXAMPLE)]
 PropertiesBody = Annotated[dict[str, str] | None, Body(dict[str, str], {"team": "billing"})]
 
