@@ -92,10 +92,11 @@ class TopicDirectory:
         found: list[str] = []
         for domain in _DOMAINS[mode]:
             if domain == "persistent":
-                found += await self._service.resources.stored_topics(namespace)
+                stored = await self._service.resources.stored_topics(namespace)
+                found = found + stored if found else stored  # to copy 100,000 takes a millisecond
             else:
                 walk = in_turns(self._service.topics.of_namespace(namespace))
-                found += sorted([topic.full_name async for topic in walk if not topic.persistent])
+                found = sorted([topic.full_name async for topic in walk if not topic.persistent])
         return found
 
     async def create(self, name: TopicName, properties: Mapping[str, str] | None = None) -> None:

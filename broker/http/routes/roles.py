@@ -17,6 +17,7 @@ from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.routing.scatter_gather import each
 from magnetar.broker.resources.resources import Resources, RoleGrants
 from magnetar.broker.service.access_control import roles_of
+from magnetar.metadata.loop_turns import in_turns
 
 routes = Routes("/admin/v2", tag="access", access=Access.SUPERUSER, mode=RoutingMode.LOCAL)
 
@@ -159,7 +160,7 @@ async def _places(resources: Resources, after: str) -> list[Place]:
     for name in sorted(await resources.tenants()):
         if name >= tenant:
             namespaces = sorted(await resources.namespaces(name))
-            places = [(name, namespace) for namespace in ("", *namespaces)]
+            places = [(name, namespace) async for namespace in in_turns(("", *namespaces))]
             found += places[bisect_right(places, start) :]
         if len(found) > _PLACES_MAX:
             break

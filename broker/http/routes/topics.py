@@ -68,7 +68,7 @@ async def list_topics(
         names = await user_topics(names)
     if bundle is not None:
         names = await _in_bundle(service, namespace, names, bundle)
-    return await long_names(request, names[:limit])
+    return await long_names(request, names if limit is None else names[:limit])
 
 
 async def _in_bundle(

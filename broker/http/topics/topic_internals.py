@@ -251,7 +251,7 @@ def _metadata_text(found: LedgerMetadata) -> str:
 
 
 async def ledger_info(found: StoredManagedLedger) -> AsyncIterator[bytes]:
-    """ManagedLedgerInfo."""
+    """ManagedLedgerInfo; uses up what was found."""
     info = found.info
     cursors: dict[str, dict[str, Any]] = {}
     async for name, cursor in in_turns(found.cursors.items()):
@@ -263,7 +263,8 @@ async def ledger_info(found: StoredManagedLedger) -> AsyncIterator[bytes]:
         answer["properties"] = dict(info.properties)
     async for piece in long_array(answer, "ledgers", _pieces(info.ledgers, _stored_row)):
         yield piece
-    await run_in_turns(let_go(answer))
+    for long in (answer, {"cursors": found.cursors}):
+        await run_in_turns(let_go(long))
 
 
 def _stored_row(ledger: LedgerInfo) -> dict[str, Any]:
