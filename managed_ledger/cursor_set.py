@@ -53,7 +53,9 @@ class CursorSet:
             )
             task.add_done_callback(partial(self._on_opened, name))
             opening = (mark_delete, task)
-            self._opening = {**self._opening, name: opening}
+            if not self._opening:
+                self._opening = {}  # an idle log has no dict of its own
+            self._opening[name] = opening
         # Two loads of one cursor would fence each other: everybody waits for the first.
         return await asyncio.shield(opening[1])
 
@@ -77,7 +79,8 @@ class CursorSet:
             raise error
 
     def _on_opened(self, name: str, task: asyncio.Task[Cursor]) -> None:
-        self._opening = {x: y for x, y in self._opening.items() if x != name} or NO_ITEMS
+        del self._opening[name]
+        self._opening = self._opening or NO_ITEMS
         if not task.cancelled() and task.exception() is None:
             self.loaded[name] = task.result()
 

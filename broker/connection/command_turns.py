@@ -13,8 +13,10 @@ from magnetar.broker.dispatch.async_turn_queue import AsyncTurnQueue
 from magnetar.broker.dispatch.turn_queue import Turn
 
 COST_PER_TURN: Final = 256
-"""What is taken in a tick but SENDs: an ACK or a FLOW costs 1, another command ``COMMAND_COST``."""
+"""What is taken in a tick but SENDs: an ACK or a FLOW costs 1, another command as below."""
 COMMAND_COST: Final = 4
+OPENING_COST: Final = 16
+"""Of a command that opens a consumer or a producer: the ticks behind it have work of it."""
 IDS_PER_COST: Final = 32
 """An ACK costs 1 more for so many ids that it names."""
 _AT_ONCE: Final = 2 * COMMAND_COST

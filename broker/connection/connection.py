@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from google.protobuf.message import DecodeError, Message
 
-from magnetar.broker.connection.command_turns import COMMAND_COST, COST_PER_TURN, IDS_PER_COST
+from magnetar.broker.connection.command_turns import (
+    COMMAND_COST,
+    COST_PER_TURN,
+    IDS_PER_COST,
+    OPENING_COST,
+)
 from magnetar.broker.connection.consumer_commands import IDS_AT_ONCE, on_acks, on_entries_acked
 from magnetar.broker.connection.consumer_sink import BinaryConsumerSink
 from magnetar.broker.connection.handlers import FIELDS, HANDLERS
@@ -51,6 +56,7 @@ logger = logging.getLogger(__name__)
 
 _TWO_U32 = Struct(">II")
 _SEND, _ACK, _FLOW = pb.BaseCommand.SEND, pb.BaseCommand.ACK, pb.BaseCommand.FLOW
+_OPENING = frozenset((pb.BaseCommand.SUBSCRIBE, pb.BaseCommand.PRODUCER))
 _BEFORE_CONNECT = frozenset(
     (pb.BaseCommand.CONNECT, pb.BaseCommand.AUTH_RESPONSE, pb.BaseCommand.PING, pb.BaseCommand.PONG)
 )
@@ -303,7 +309,8 @@ class Connection(asyncio.BufferedProtocol):
             if left <= 0:
                 self._wait_for_turn(view[start:end], cost_max - left)
                 return end
-            left -= COMMAND_COST
+            is_opening = view[command_from + 1] in _OPENING
+            left -= OPENING_COST if is_opening else COMMAND_COST
             self._take_command(view, command_from, body_from, frame_end)
             if self.closed:
                 return end

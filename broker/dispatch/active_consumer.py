@@ -7,7 +7,8 @@ later one is the greater. Source: Pulsar's AbstractDispatcherSingleActiveConsume
 pickAndScheduleActiveConsumer.
 
 The ring isn't kept: of each consumer only the point that comes first behind the topic's matters. So
-a consumer that joins costs a hundred hashes, and not a hundred for each one there.
+a consumer that joins others costs a hundred hashes, and not a hundred for each one there. One that
+is alone costs none: it is all that an Exclusive subscription ever has.
 """
 
 from bisect import bisect_left, insort
@@ -40,7 +41,6 @@ class ActiveConsumerSelector:
         level = self._levels.setdefault(consumer.priority, [])
         insort(level, (key, consumer), key=_key_of)
         if self._partition < 0:
-            self._distances[consumer] = self._distance(consumer.name)
             first = self._first.get(consumer.priority)
             if len(level) == 1 or (first is not None and self._beats(consumer, first)):
                 self._first[consumer.priority] = consumer
@@ -64,7 +64,7 @@ class ActiveConsumerSelector:
             return level[self._partition % len(level)][1]
         if (first := self._first.get(best)) is None:
             first = level[0][1]
-            for _, consumer in level:
+            for _, consumer in level[1:]:
                 if self._beats(consumer, first):
                     first = consumer
             self._first[best] = first
@@ -72,13 +72,17 @@ class ActiveConsumerSelector:
 
     def _beats(self, consumer: ConsumerState, other: ConsumerState) -> bool:
         """Whose point is nearer; of those with the same point it is the greater one's."""
-        mine, theirs = self._distances[consumer], self._distances[other]
+        mine, theirs = self._distance(consumer), self._distance(other)
         return mine < theirs or (mine == theirs and self._keys[consumer] > self._keys[other])
 
-    def _distance(self, name: str) -> int:
+    def _distance(self, consumer: ConsumerState) -> int:
         """From the topic's place on the ring to the consumer's next point."""
-        target = self._target
-        return min((_hash(f"{name}{point}") - target) % _RING_SIZE for point in range(_RING_POINTS))
+        if (known := self._distances.get(consumer)) is not None:
+            return known
+        points = (_hash(f"{consumer.name}{point}") for point in range(_RING_POINTS))
+        found = min((point - self._target) % _RING_SIZE for point in points)
+        self._distances[consumer] = found
+        return found
 
 
 def _key_of(item: tuple[tuple[str, int], ConsumerState]) -> tuple[str, int]:

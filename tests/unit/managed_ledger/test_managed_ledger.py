@@ -8,6 +8,7 @@ import pytest
 
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.packet import encode_head
+from magnetar.managed_ledger.empty_containers import NO_ITEMS
 from magnetar.managed_ledger.errors import (
     AppendFailedError,
     ManagedLedgerClosedError,
@@ -110,6 +111,20 @@ async def test_reopen_after_close(cluster: Cluster) -> None:
     assert again is not log
     assert await read_all(again) == appends.acked
     assert again.lists.info.ledgers[0].entries == 5
+
+
+async def test_cursors_that_are_opened_at_once_hold_entries_back_until_they_are_there(
+    cluster: Cluster,
+) -> None:
+    log = await cluster.factory().open(NAME, CONFIG)
+    await appended(log, *payloads(0, 3))
+    opening = [asyncio.ensure_future(log.open_cursor(f"s{n}", EARLIEST)) for n in range(20)]
+    await asyncio.sleep(0)
+    assert not log.cursors
+    assert log.cursor_set.slowest_durable() == (log.last_confirmed[0], -1)
+    cursors = await asyncio.gather(*opening)
+    assert log.cursors == {cursor.name: cursor for cursor in cursors}
+    assert log.cursor_set._opening is NO_ITEMS, "a dict for each idle log"
 
 
 async def test_rotation_by_entries_splits_batches(cluster: Cluster) -> None:

@@ -124,6 +124,37 @@ async def test_acknowledgements_of_one_read_are_taken_in_turns(
     await broker.close()
 
 
+@pytest.mark.parametrize(
+    ("kind", "answer"), [("subscribe", "success"), ("producer", "producer_success")]
+)
+async def test_fewer_commands_that_open_something_are_taken_in_a_tick(
+    kind: str, answer: str
+) -> None:
+    broker = await Broker().start()
+    client = broker.client()
+    await client.receive_one()
+    await client.produce(TOPIC)
+    commands = []
+    for number in range(1, 101):
+        command = pb.BaseCommand(type=pb.BaseCommand.Type.Value(kind.upper()))
+        opened = getattr(command, kind)
+        opened.topic, opened.request_id = TOPIC, number
+        if kind == "producer":
+            opened.producer_id = 100 + number
+        else:
+            opened.consumer_id, opened.subscription = number, f"s{number}"
+            opened.subType = pb.CommandSubscribe.Exclusive
+        commands.append(encode_command(command))
+    opening = client.connection.consumers if kind == "subscribe" else client.connection.producers
+    before, at_once = len(opening), command_turns.COST_PER_TURN // command_turns.OPENING_COST
+    client.feed(b"".join(commands))
+    assert len(opening) == before + at_once == before + 16
+    await eventually(lambda: client.transport.reading)
+    answers = await client.receive(100)
+    assert {getattr(each, answer).request_id for each in answers} == set(range(1, 101))
+    await broker.close()
+
+
 async def test_all_connections_share_what_one_tick_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     broker, quiet = await ready(monkeypatch)
     others = [broker.client() for _ in range(20)]
