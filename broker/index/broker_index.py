@@ -421,7 +421,9 @@ class IndexTables:
         settled = True
         backlogs, consumers, oldest, growth = dict[str, int](), 0, UNKNOWN, 0.0
         rate_out = bytes_out = 0.0
-        for at, (name, subscription) in enumerate(list(topic.subscriptions.items()), 1):
+        for at, name in enumerate([*topic.subscriptions], 1):
+            if (subscription := topic.subscriptions.get(name)) is None:
+                continue  # deleted meanwhile
             backlog, age, grows, is_settled = self._look_at(slot, name, subscription, elapsed_s)
             backlogs[name] = backlog
             growth += grows

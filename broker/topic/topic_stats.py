@@ -142,9 +142,9 @@ def _listed(topic: Topic, parts: StatsParts, stats: dict[str, Any]) -> Steps[lis
     totals, consumers = [stats[field] for field in _SUMS], 0
     behind = list[tuple[int, str]]()
     slowest: tuple[Position, str] | None = None
-    for name, subscription in list(topic.subscriptions.items()):
-        if topic.subscriptions.get(name) is not subscription:
-            continue
+    for name in [*topic.subscriptions]:
+        if (subscription := topic.subscriptions.get(name)) is None:
+            continue  # deleted meanwhile
         totals = list(map(add, totals, (yield from subscription.sums())))
         consumers += len(subscription.consumers)
         backlog, cursor = subscription.backlog, subscription.cursor

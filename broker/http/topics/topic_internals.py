@@ -102,7 +102,9 @@ async def log_stats(
     rows = ledger.lists.info.ledgers  # the open one shows zeros, as Pulsar's does
     cursors: dict[str, dict[str, Any]] = {}
     waiting, listed = 0, list[tuple[Position, str]]()
-    async for name, cursor in in_turns(list(ledger.cursors.items())):
+    async for name in in_turns([*ledger.cursors]):  # pairs of 10,000 are 2 ms to make and to free
+        if (cursor := ledger.cursors.get(name)) is None:
+            continue  # deleted meanwhile
         subscription = subscriptions.get(name)
         waiting += isinstance(subscription, PersistentSubscription) and subscription.is_waiting
         if cursors_max is None:

@@ -276,6 +276,21 @@ async def test_nothing_is_told_of_a_topic_that_is_gone_before_a_look(broker: Bro
     assert not await rows(tables)
 
 
+async def test_a_subscription_that_is_deleted_during_a_look_gets_no_row(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_index, "_SUBSCRIPTIONS_A_STEP", 1)
+    topic = await make(broker, "t", subscriptions=2)
+    tables = await broker.service.index.tables()
+    await topic.create_subscription("late")
+    look = tables._look(tables.topics.slot_of[topic.full_name], topic, 0.0)
+    next(look)
+    await topic.delete_subscription("late")
+    assert [*look] == [None]
+    page = await tables.subscription_page(PageQuery())
+    assert [row["subscription"] for row in page.rows] == ["s0", "s1"]
+
+
 async def test_what_is_kept_of_each_row_are_texts_and_numbers(broker: Broker) -> None:
     """Of a hundred thousand tuples the first collections of garbage would hold the loop for 10 ms
     and more."""
