@@ -4,7 +4,8 @@ Its dispatcher knows most of it. Here is what needs the entry itself: whether th
 keeps a client from giving it to its application. Nothing is moved by this.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Final
 
@@ -196,7 +197,7 @@ class _TooMuchError(Exception):
 
 async def _unacked(
     subscription: PersistentSubscription, first_max: int = _SCAN_ENTRIES
-) -> AsyncIterator[tuple[EntryHeader, Buffer]]:
+) -> AsyncGenerator[tuple[EntryHeader, Buffer], None]:
     """Its entries without an acknowledgment, in order.
 
     Args:
@@ -228,12 +229,13 @@ async def _parts(subscription: PersistentSubscription, wanted: MessageMetadata) 
     """Chunk ids of a message that are unacknowledged; None: there is too much to look at."""
     found = set[int]()
     try:
-        async for head, body in _unacked(subscription):
-            metadata = _metadata(body) if head.flags & FLAG_CHUNK else None
-            if metadata is not None and metadata.uuid == wanted.uuid:
-                found.add(metadata.chunk_id)
-                if len(found) >= wanted.num_chunks_from_msg:
-                    break
+        async with aclosing(_unacked(subscription)) as entries:
+            async for head, body in entries:
+                metadata = _metadata(body) if head.flags & FLAG_CHUNK else None
+                if metadata is not None and metadata.uuid == wanted.uuid:
+                    found.add(metadata.chunk_id)
+                    if len(found) >= wanted.num_chunks_from_msg:
+                        break
     except _TooMuchError:
         return None
     return found
@@ -246,11 +248,12 @@ async def _with_first_due(subscription: PersistentSubscription, found: Explanati
         return found
     try:
         # Mostly the oldest message isn't delayed: then no other is read.
-        async for head, _ in _unacked(subscription, first_max=1):
-            if head.deliver_at_ms > now_ms:
-                due_ms.append(head.deliver_at_ms)
-            elif found.reason is not Reason.DELAYED and not head.flags & FLAG_MARKER:
-                return found
+        async with aclosing(_unacked(subscription, first_max=1)) as entries:
+            async for head, _ in entries:
+                if head.deliver_at_ms > now_ms:
+                    due_ms.append(head.deliver_at_ms)
+                elif found.reason is not Reason.DELAYED and not head.flags & FLAG_MARKER:
+                    return found
     except _TooMuchError:
         return found
     if not due_ms or (first_ms := min(due_ms)) == found.until_ms:

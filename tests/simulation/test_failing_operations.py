@@ -98,13 +98,13 @@ def test_what_was_or_what_was_asked_for() -> None:
     operations = _operations()
     assert ONLY or len(operations) > 200, "the document and the table of rounds"
     count, ran = _check(operations, LACKING)
-    assert ran >= count // 3
+    assert ran >= count // 3 or count < 20  # of a few that somebody chose perhaps none writes
 
 
 def test_reads_find_what_is_there_or_can_not_tell_now() -> None:
     """No 500, no 404 of what there is, nothing half; nothing moves, and once more all is there."""
     reads = {name: ways for name, ways in reads_of(document()[0]).items() if ONLY in name}
     assert ONLY or len(reads) > 150
-    _, ran = _check(reads, _NOTHING_THERE)
-    # Four of ten ask the storage: a draw of 20 may hold few that do.
-    assert ran or ONLY
+    count, ran = _check(reads, _NOTHING_THERE)
+    # Four of ten ask the storage: one of twenty does, of a few that somebody chose perhaps none.
+    assert ran or count < 20

@@ -22,6 +22,7 @@ from magnetar.broker.cluster.broker_connection import BrokerConnections
 from magnetar.broker.errors import BrokerError
 from magnetar.broker.http.messaging.consumed_message import ConsumedMessage, MessageKey
 from magnetar.broker.http.messaging.entry_unpacker import QueuedEntry, Unpacker
+from magnetar.broker.http.no_callback import no_callback
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.chunks import EXPIRE_MS, ChunkAssembler
 from magnetar.broker.protocol.framing import NO_ID
@@ -748,12 +749,9 @@ class InternalConsumer:
         self.buffered_bytes = 0
         self._count_buffered()
         # Nothing here is held by what it holds: it is freed at once, not by the collector.
-        self._on_ready = self._on_lost = _do_nothing
+        self._on_ready = self._on_lost = no_callback
         self.on_topic_lost = None
         self._sources, self._by_partition, self._by_ledger = [], {}, None
-
-
-def _do_nothing() -> None: ...
 
 
 _NOTHING: Final[deque[ConsumedMessage]] = deque(maxlen=0)

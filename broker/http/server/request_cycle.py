@@ -15,6 +15,8 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
+from magnetar.broker.http.no_callback import no_callback
+
 if TYPE_CHECKING:
     from uvicorn._types import ASGISendEvent, HTTPResponseStartEvent
 
@@ -84,9 +86,6 @@ class RequestCycle(RequestResponseCycle):
         self.message_event.set()
         if not self.keep_alive:
             self.transport.close()
-        on_response, self.on_response = self.on_response, _do_nothing
+        # The connection holds an answered request: not the other way round, too.
+        on_response, self.on_response = self.on_response, no_callback
         on_response()
-
-
-def _do_nothing() -> None:
-    """Of an answered request. The connection holds it: not the other way round, too."""
