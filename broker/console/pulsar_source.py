@@ -15,12 +15,6 @@ from magnetar.broker.console.bookie_view import ONLY_A_RACK
 from magnetar.broker.console.draft import Delivery
 from magnetar.broker.console.formats import segment, span
 from magnetar.broker.console.pulsar_cursors import delivery_of
-from magnetar.broker.console.pulsar_policies import (
-    Rows,
-    namespace_rows,
-    row_of,
-    set_policies,
-)
 from magnetar.broker.console.pulsar_schemas import PulsarSchemas
 from magnetar.broker.console.snapshot import (
     Snapshot,
@@ -63,7 +57,6 @@ from magnetar.broker.doctor.topic_checks import (
     check_topics,
     subscription_facts,
 )
-from magnetar.broker.errors import InvalidSchemaError
 from magnetar.broker.index.figure_recorder import LATENCIES
 from magnetar.broker.index.history_answer import (
     HistoryScan,
@@ -71,17 +64,14 @@ from magnetar.broker.index.history_answer import (
     merged_partitions,
     topic_history,
 )
-from magnetar.broker.policies.documents import QUOTA_TYPES, QUOTAS
-from magnetar.broker.policies.table import POLICIES, Policy, PolicyRoute
-from magnetar.broker.schema.definition import SchemaDefinition
-from magnetar.broker.schema.value_errors import ValueCodecError
-from magnetar.broker.schema.values import codec_of, encode_message
-from magnetar.managed_ledger.orphan_ledgers import COMPACTION_CURSOR
 from magnetar.metadata.loop_turns import run_in_turns
 
 if TYPE_CHECKING:
     from magnetar.broker.console.pulsar_messages import PulsarMessages
+    from magnetar.broker.console.pulsar_policies import Rows
+    from magnetar.broker.policies.table import Policy, PolicyRoute
 
+# What `magnetar top` doesn't need is imported where it is used: that would be half of its start.
 T = TypeVar("T")
 
 _WATCH_S: Final = 60.0
@@ -183,6 +173,8 @@ class PulsarSource(Source):
         self, topic: TopicPath, stats: Mapping[str, Any]
     ) -> dict[str, dict[str, Any]]:
         """From the statistics; a reason that they don't tell is missing."""
+        from magnetar.managed_ledger.orphan_ledgers import COMPACTION_CURSOR
+
         subscriptions = stats.get("subscriptions", {})
         if parts := partition_stats(stats):
             by_number = ((str(number), part) for number, part in parts.items())
@@ -206,6 +198,10 @@ class PulsarSource(Source):
 
     async def policies(self, topic: TopicPath) -> list[tuple[str, Any, str]]:
         """Two calls for each policy: what holds, and what the topic sets."""
+        from magnetar.broker.console.pulsar_policies import row_of, set_policies
+        from magnetar.broker.policies.documents import QUOTA_TYPES, QUOTAS
+        from magnetar.broker.policies.table import POLICIES
+
         document = self._none_if_refused(self._document(topic.tenant, topic.namespace))
         space = set_policies(await document, await self.cluster())
 
@@ -235,6 +231,8 @@ class PulsarSource(Source):
 
     async def namespace_policies(self, tenant: str, namespace: str) -> list[tuple[str, Any, str]]:
         """From the namespace's document; what it leaves to the broker has no value."""
+        from magnetar.broker.console.pulsar_policies import namespace_rows, set_policies
+
         document = await self._document(tenant, namespace)
         rows = namespace_rows(set_policies(document, await self.cluster()))
         path = f"namespaces/{segment(tenant)}/{segment(namespace)}"
@@ -578,6 +576,11 @@ def _fits_rest(delivery: Delivery, schema: TopicSchema) -> bool:
         return True
     if schema.type in _OWN_FORMS:
         return False
+    from magnetar.broker.errors import InvalidSchemaError
+    from magnetar.broker.schema.definition import SchemaDefinition
+    from magnetar.broker.schema.value_errors import ValueCodecError
+    from magnetar.broker.schema.values import codec_of, encode_message
+
     definition = SchemaDefinition(schema.type, schema.data.encode(), dict(schema.properties))
     try:
         codec = codec_of(definition)

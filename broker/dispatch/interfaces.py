@@ -1,17 +1,21 @@
 """`Dispatcher`: what it needs of consumers, ledgers and cursors, and what it tells its shell."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from magnetar.broker.dispatch.explanation import Explanation
 from magnetar.broker.dispatch.position_set import PositionSet
 from magnetar.broker.dispatch.unacked_budget import UnackedBudget
-from magnetar.broker.protocol.entry_header import EntryHeader
-from magnetar.managed_ledger.entry_batch import EntryBatch
-from magnetar.managed_ledger.managed_ledger_info import LedgerOffsets
 from magnetar.managed_ledger.position import Position
+
+if TYPE_CHECKING:
+    from magnetar.broker.protocol.entry_header import EntryHeader
+    from magnetar.managed_ledger.entry_batch import EntryBatch
+    from magnetar.managed_ledger.managed_ledger_info import LedgerOffsets
 
 NO_LIMIT: Final = 1 << 62
 """Messages there is room for where nothing is limited."""
@@ -141,7 +145,7 @@ class ConsumerState:
         if 0 < unacked_max <= self.unacked:
             self.blocked = True
 
-    def deliver(self, effect: "Deliver") -> int:
+    def deliver(self, effect: Deliver) -> int:
         """Send entries to the client; answers their bytes."""
         raise NotImplementedError
 

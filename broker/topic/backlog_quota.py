@@ -5,11 +5,14 @@ age how long ago its oldest unacknowledged message was published. Readers don't 
 kept for them.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.policies.effective import BacklogQuota
+if TYPE_CHECKING:
+    from magnetar.broker.policies.effective import BacklogQuota
 
 SIZE: Final = "destination_storage"
 AGE: Final = "message_age"

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import json
 import shutil
+import ssl
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -70,9 +71,11 @@ def top_target(options: argparse.Namespace) -> ClusterTarget:
 async def _connected(target: ClusterTarget) -> AsyncIterator[Source]:
     """Raises CliError: no answer, or a refusal."""
     access = target.access
-    tls = access.tls() if target.admin_url.startswith("https:") else None
+    # Not httpx's own context for a plain URL: it reads all authorities, and none is asked.
+    is_encrypted = target.admin_url.startswith("https:")
+    tls = access.tls() if is_encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
-        async with httpx.AsyncClient(verify=tls or True, trust_env=False) as client:
+        async with httpx.AsyncClient(verify=tls, trust_env=False) as client:
             yield await connect(
                 lambda url: RemoteApi(client, url, access.headers), target.admin_url
             )

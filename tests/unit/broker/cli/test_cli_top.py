@@ -254,6 +254,17 @@ def test_it_loads_nothing_of_the_server() -> None:
     assert done.stdout == "set()\n"
 
 
+def test_of_apache_pulsar_it_loads_no_client_of_bookies_and_no_policies() -> None:
+    """They took half of each start, for pages that only the console has."""
+    code = (
+        "import sys, magnetar.broker.cli.top.top_command, magnetar.broker.console.pulsar_source\n"
+        "heavy = ('google.protobuf', 'magnetar.bookkeeper.client', 'magnetar.broker.config')\n"
+        "print([name for name in sys.modules if name.startswith(heavy)])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 async def test_what_the_caller_may_not_see_is_left_out() -> None:
     few = source({name: each for name, each in CLUSTER.items() if "index" in name})
     figures = await figures_of(0, "msgBacklog", of=few)
