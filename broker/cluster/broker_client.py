@@ -227,7 +227,7 @@ class BrokerClient:
         self,
         name: TopicName,
         local: Callable[[], Awaitable[T]],
-        call: BrokerCall,
+        call: Callable[[], BrokerCall],
         *,
         until_s: float | None = None,
     ) -> T | Any:
@@ -235,7 +235,7 @@ class BrokerClient:
 
         Args:
             local: does it here. What fails since another broker owns the bundle isn't done.
-            call: asks another broker for it.
+            call: what another broker is asked; made when one is.
             until_s: loop time until which that broker is waited for; None: ``ANSWER_S`` from now.
         Raises:
             BrokerRefusedError: that broker's refusal; BrokerUnreachableError; what ``local``
@@ -247,7 +247,7 @@ class BrokerClient:
         self,
         bundle: str,
         local: Callable[[], Awaitable[T]],
-        call: BrokerCall,
+        call: Callable[[], BrokerCall],
         *,
         until_s: float | None = None,
     ) -> T | Any:
@@ -267,7 +267,7 @@ class BrokerClient:
         what: str,
         find_owner: Callable[[], Awaitable[BrokerEndpoint | None]],
         local: Callable[[], Awaitable[T]],
-        call: BrokerCall,
+        call: Callable[[], BrokerCall],
         until_s: float | None,
     ) -> T | Any:
         moved: Exception | None = None
@@ -275,7 +275,7 @@ class BrokerClient:
             try:
                 if (owner := await find_owner()) is None:
                     return await local()
-                return await self.ask(owner, call, until_s=until_s)
+                return await self.ask(owner, call(), until_s=until_s)
             except _MovedError as error:
                 moved = error
             except Exception as error:  # `local` may raise any; all but one kind go on

@@ -226,7 +226,7 @@ class TopicDirectory:
     ) -> None:
         """What is there already is fine."""
         try:
-            await self._service.broker_client.on_owner(name, here, call)
+            await self._service.broker_client.on_owner(name, here, lambda: call)
         except BrokerRefusedError as error:
             if error.http_status != _CONFLICT:
                 raise
@@ -273,7 +273,8 @@ class TopicDirectory:
             }
 
         call = BrokerCall("GET", topic_path(name, "/stats"), "excludeConsumers=true")
-        found: dict[str, Any] = await self._service.broker_client.on_owner(name, here, call)
+        asking = self._service.broker_client.on_owner(name, here, lambda: call)
+        found: dict[str, Any] = await asking
         if "subscriptions" not in found or "msgRateIn" not in found:
             return found
         return {  # TopicStats of another broker
@@ -312,7 +313,7 @@ class TopicDirectory:
             call = BrokerCall("DELETE", topic_path(part), f"force={str(force).lower()}")
             try:
                 await self._service.broker_client.on_owner(
-                    part, lambda: self.delete(part, force=force), call
+                    part, lambda: self.delete(part, force=force), lambda: call
                 )
             except TopicNotFoundError:
                 pass  # never used, or deleted by an attempt before

@@ -156,7 +156,7 @@ async def _consumers(
 
     call = BrokerCall("GET", topic_path(name, "/stats"), "excludePublishers=true")
     try:
-        found = await spread.on_owner(name, here, call)
+        found = await spread.on_owner(name, here, lambda: call)
     except BrokerRefusedError as error:
         if error.http_status == _NOT_FOUND:
             return None
@@ -176,7 +176,7 @@ async def _delete(
 
     tail = "/subscription/" + quote(quote(subscription, safe=""), safe="")
     try:
-        await spread.on_owner(name, here, BrokerCall("DELETE", topic_path(name, tail)))
+        await spread.on_owner(name, here, lambda: BrokerCall("DELETE", topic_path(name, tail)))
     except (SubscriptionNotFoundError, TopicNotFoundError):
         pass  # another request was faster
     except BrokerRefusedError as error:

@@ -1,6 +1,5 @@
 """Statistics and information about topics."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -46,14 +45,13 @@ from magnetar.broker.topic.topic_stats import (
 )
 from magnetar.managed_ledger.position import EARLIEST
 from magnetar.managed_ledger.stored_info import read_stored
-from magnetar.metadata.loop_turns import in_turns
+from magnetar.metadata.loop_turns import in_turns, run_in_turns
 
 routes = Routes(
     TOPIC, tag="topics", access=Access.LOOKUP_401, mode=RoutingMode.TOPIC, statuses=NOT_FOUND
 )
 
 _Text = str | None
-_SUMMED_AT_ONCE = 50
 _CursorsMax = Annotated[
     int | None,
     Query(ge=0, description="At most so many cursors, those that have acknowledged least"),
@@ -209,22 +207,13 @@ async def partitioned_stats(
     )
     # Never used yet, or deleted: counts as empty.
     parts = answers.without(404).check().by_name()
-    total = await _sum(list(parts.values()))
+    total = await run_in_turns(sum_topic_stats([*parts.values()]))
     total["metadata"] = partitioned_metadata(record)
     total["partitions"] = {}
     if options.per_partition:
         # One empty entry, so that clients see that the topic is there.
         total["partitions"] = parts or {str(topic): empty_topic_stats(service.broker_id)}
     return await long_json(request, total)
-
-
-async def _sum(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """The sum in steps, between which others get their turn."""
-    total = sum_topic_stats(parts[:_SUMMED_AT_ONCE])
-    for start in range(_SUMMED_AT_ONCE, len(parts), _SUMMED_AT_ONCE):
-        await asyncio.sleep(0)
-        total = sum_topic_stats([total, *parts[start : start + _SUMMED_AT_ONCE]])
-    return total
 
 
 @routes.get(

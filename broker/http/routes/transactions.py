@@ -103,7 +103,7 @@ async def _at_owner(
         return await one(coordinators.get(number))
 
     name = coordinators.partition(number)
-    return await spread.on_owner(name, here, call or spread.same_call())
+    return await spread.on_owner(name, here, lambda: call or spread.same_call())
 
 
 async def _of_all(
@@ -340,7 +340,7 @@ class _Metadata:
         call = BrokerCall("GET", participant_path(of, subscription, name))
         try:
             found: dict[str, Any] = await self._spread.on_owner(
-                of, lambda: here(self._service, of), call
+                of, lambda: here(self._service, of), lambda: call
             )
         except (ApiError, BrokerError) as error:
             return {"error": str(error)}

@@ -21,7 +21,7 @@ from magnetar.broker.cluster.broker_client import ANSWER_S, BrokerCall, BrokerEn
 from magnetar.broker.errors import BrokerError, ServiceNotReadyError
 from magnetar.broker.http.errors import ApiError
 from magnetar.bundles.ownership import OWNERS_ROOT
-from magnetar.metadata.loop_turns import in_turns
+from magnetar.metadata.loop_turns import LoopTurns, in_turns
 
 if TYPE_CHECKING:
     from magnetar.broker.protocol.topic_name import TopicName
@@ -151,11 +151,9 @@ class ScatterGather:
         skips = count is None
         if count is None and (count := await service.directory.partitions(topic)) is None:
             return ScatterResults([PartResult(str(topic), await one(topic))], "topics")
-        same_of = self._same_of(body)
+        asked = self._same_of(body) if call is None else call
 
         async def ask(part: TopicName) -> T | Any:
-            asked = same_of(part) if call is None else call(part)
-
             async def here() -> T | object:
                 # Only its broker knows a volatile topic; asking for one mustn't make it.
                 if skips and not topic.is_persistent and str(part) not in service.topics:
@@ -164,7 +162,7 @@ class ScatterGather:
 
             if skips and topic.is_persistent and not await service.directory.exists(part):
                 return _ABSENT
-            return await self.on_owner(part, here, asked)
+            return await self.on_owner(part, here, lambda: asked(part))
 
         return await _all(map(topic.partition, range(count)), ask, "partitions")
 
@@ -178,10 +176,11 @@ class ScatterGather:
         self, part: TopicName, one: Callable[[TopicName], Awaitable[T]]
     ) -> T | Any:
         """Do ``one`` for one partition of the request's topic; see ``parts``."""
-        return await self.on_owner(part, lambda: one(part), self._same_of()(part))
+        same_of = self._same_of()
+        return await self.on_owner(part, lambda: one(part), lambda: same_of(part))
 
     async def on_owner(
-        self, name: TopicName, one: Callable[[], Awaitable[T]], call: BrokerCall
+        self, name: TopicName, one: Callable[[], Awaitable[T]], call: Callable[[], BrokerCall]
     ) -> T | Any:
         """Do something to one topic where it is served; see ``BrokerClient.on_owner``."""
         return await self._service.broker_client.on_owner(name, one, call, until_s=self._until_s)
@@ -209,9 +208,9 @@ class ScatterGather:
         async def ask(bundle: str) -> T | Any:
             call = BrokerCall(method, f"{root}/{quote(namespace)}/{bundle}{tail}")
             if topic_in is not None:
-                return await self.on_owner(topic_in(bundle), lambda: one(bundle), call)
+                return await self.on_owner(topic_in(bundle), lambda: one(bundle), lambda: call)
             return await broker_client.on_bundle_owner(
-                f"{namespace}/{bundle}", lambda: one(bundle), call, until_s=self._until_s
+                f"{namespace}/{bundle}", lambda: one(bundle), lambda: call, until_s=self._until_s
             )
 
         return await _all(ranges, ask, "bundles")
@@ -267,8 +266,23 @@ Spread = Annotated[ScatterGather, Depends(_scatter)]
 
 
 async def each(items: Iterable[P], ask: Callable[[P], Awaitable[T]]) -> list[T]:
-    """Answers in order, a bounded number of questions under way; the first error is raised."""
-    answers, left = list[T](), iter(items)
-    while some := tuple(islice(left, _AT_ONCE)):
-        answers += await asyncio.gather(*(ask(item) for item in some))
-    return answers
+    """Answers in order, a bounded number of questions under way; the first error is raised.
+
+    After an error no more is asked. There is no task for each: most are answered without a wait.
+    """
+    answers, left = dict[int, T](), ((at, item) for at, item in enumerate(items))
+
+    async def ask_from(at: int, item: P) -> None:
+        turns = LoopTurns()
+        try:
+            answers[at] = await ask(item)
+            for at, item in left:
+                if turns.is_over:
+                    await turns.next()
+                answers[at] = await ask(item)
+        except BaseException:
+            left.close()
+            raise
+
+    await asyncio.gather(*(ask_from(*first) for first in islice(left, _AT_ONCE)))
+    return [answers[at] for at in range(len(answers))]

@@ -44,7 +44,9 @@ async def delete_topics(
         name = TopicName.parse(full)
         call = BrokerCall("DELETE", topic_path(name), "force=true")
         try:
-            await spread.on_owner(name, lambda: service.directory.delete(name, force=True), call)
+            await spread.on_owner(
+                name, lambda: service.directory.delete(name, force=True), lambda: call
+            )
         except TopicNotFoundError:
             pass
         except BrokerRefusedError as error:

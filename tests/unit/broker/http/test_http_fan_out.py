@@ -1,11 +1,15 @@
 """What becomes of a call whose parts are done by several brokers."""
 
+import asyncio
+from itertools import pairwise
+
 import pytest
 
 from magnetar.broker.cluster.broker_client import BrokerRefusedError, BrokerUnreachableError
 from magnetar.broker.errors import BrokerError, ServiceNotReadyError
 from magnetar.broker.http.errors import ApiError
-from magnetar.broker.http.routing.scatter_gather import PartResult, ScatterResults
+from magnetar.broker.http.routing.scatter_gather import PartResult, ScatterResults, each
+from magnetar.metadata import loop_turns
 
 MISSING = ApiError(404, "nowhere")
 
@@ -59,3 +63,68 @@ def test_a_broker_that_is_silent_is_not_one_that_lacks_it() -> None:
     silent = BrokerUnreachableError("Broker b can't be reached")
     with pytest.raises(ServiceNotReadyError, match="Broker b"):
         answers(a=ApiError(404, "no"), b=silent).found(MISSING)
+
+
+async def test_many_are_asked_a_bounded_number_at_a_time_and_answer_in_order() -> None:
+    asked, waiting = list[int](), 0
+    all_wait, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def ask(number: int) -> int:
+        nonlocal waiting
+        asked.append(number)
+        if number % 2:
+            waiting += 1
+            assert waiting <= 64
+            if waiting == 64:
+                all_wait.set()
+            await may_answer.wait()
+            waiting -= 1
+        return 10 * number
+
+    work = asyncio.create_task(each(range(200), ask))
+    await all_wait.wait()
+    assert sorted(asked) == list(range(128))  # what is answered at once makes room
+    may_answer.set()
+    assert await work == [10 * number for number in range(200)]
+    assert sorted(asked) == list(range(200))
+    assert await each([], ask) == []
+
+
+async def test_what_is_answered_at_once_is_asked_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_turns, "TURN_S", 0.0)  # each turn is over at once
+    asked = list[int]()
+
+    async def ask(number: int) -> None:
+        asked.append(number)
+
+    work = asyncio.create_task(each(range(640), ask))
+    seen = list[int]()
+    while not work.done():
+        seen.append(len(asked))
+        await asyncio.sleep(0)
+    # One of each of the 64 that are under way.
+    assert max(after - before for before, after in pairwise(seen)) == 64
+
+
+async def test_after_an_error_no_more_is_asked() -> None:
+    asked, all_wait, may_fail, may_answer = 0, asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def ask(number: int) -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 64:
+            all_wait.set()
+        if number == 3:
+            await may_fail.wait()
+            raise LookupError
+        await may_answer.wait()
+
+    work = asyncio.create_task(each(range(1000), ask))
+    await all_wait.wait()
+    others = asyncio.all_tasks() - {work, asyncio.current_task()}
+    may_fail.set()
+    with pytest.raises(LookupError):
+        await work
+    may_answer.set()
+    await asyncio.gather(*others, return_exceptions=True)
+    assert asked == 64

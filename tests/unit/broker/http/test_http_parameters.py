@@ -14,6 +14,7 @@ from magnetar.broker.http.websocket.parameters import (
     ReaderParameters,
 )
 from magnetar.broker.protocol.compression import COMPRESSIONS
+from magnetar.metadata.loop_turns import run_at_once
 
 
 def test_defaults_are_pulsars() -> None:
@@ -173,11 +174,11 @@ def test_partitions_are_summed() -> None:
             },
         }
 
-    total = sum_topic_stats([part(1.0, 2, 5), part(3.0, 4, 9)])
+    total = run_at_once(sum_topic_stats([part(1.0, 2, 5), part(3.0, 4, 9)]))
     assert (total["msgRateIn"], total["msgInCounter"], total["averageMsgSize"]) == (4.0, 6, 10.0)
     assert total["topicCreationTimeStamp"] == 5
     assert "ownerBroker" not in total
     assert len(total["publishers"]) == 1
     assert total["subscriptions"]["s"]["msgBacklog"] == 6
     assert len(total["subscriptions"]["s"]["consumers"]) == 1
-    assert sum_topic_stats([])["subscriptions"] == {}
+    assert run_at_once(sum_topic_stats([]))["subscriptions"] == {}
