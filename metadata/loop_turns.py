@@ -1,7 +1,7 @@
 """Long work in turns of half a millisecond of the event loop; others have theirs in between."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Generator, Iterable
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from time import perf_counter, thread_time
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -61,7 +61,7 @@ class LoopTurns:
 
 async def in_turns(
     items: Iterable[_Item], clock: Callable[[], float] = perf_counter
-) -> AsyncIterator[_Item]:
+) -> AsyncGenerator[_Item, None]:
     """The items; between two of them others have their turn when half a millisecond is over."""
     end_s = clock() + TURN_S
     for item in items:

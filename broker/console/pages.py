@@ -394,7 +394,7 @@ async def _storage(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]
     if path.is_volatile:
         return {"storage": Panel(Clients((), 0, 0, 0)), "runs": (), "buffer": None}
     first = _clients_of(ask).first
-    found = _ledgers(ask, path, partitions)
+    found = _ledgers(ask, path, partitions, first)
     ledgers = panel_in_turns("Ledgers", found, lambda both: stored_topics(str(path), first, *both))
     if partitions:  # each has states of its own
         return {"storage": await ledgers, "runs": (), "buffer": None}
@@ -408,28 +408,42 @@ async def _storage(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]
     return {"storage": stored, "runs": titled, "buffer": found_buffer}
 
 
-async def _ledgers(ask: Ask, path: TopicPath, partitions: int) -> tuple[Any, Any]:
-    """``internalStats`` and ``internal-info``. Raises AdminError."""
+async def _ledgers(ask: Ask, path: TopicPath, partitions: int, first: int) -> tuple[Any, Any]:
+    """``internalStats`` and ``internal-info``, of a page of partitions. Raises AdminError.
+
+    Args:
+        first: so many partitions come before.
+    """
     if not partitions:
         call = get(ask.source.api, f"{path.rest}/internalStats", cursorsMax=HOLDERS_MAX)
         return await asyncio.gather(call, _ledger_infos(ask, path))
-    call = get(ask.source.api, f"{path.rest}/partitioned-internalStats", cursorsMax=HOLDERS_MAX)
+    page = {"firstPartition": first, "partitionsMax": ROWS_MAX}  # Pulsar answers with all
+    call = get(
+        ask.source.api,
+        f"{path.rest}/partitioned-internalStats",
+        cursorsMax=HOLDERS_MAX,
+        **page,
+    )
     if "partitions" not in (internal := await call):
         # None was used yet. PersistentTopicsBase answers 200 with an exception then, and 500 to
         # `internal-info`.
         return {"partitions": {}}, {}
-    are_all_used = len(internal["partitions"]) == partitions
-    return internal, await _ledger_infos(ask, path, are_all_used=are_all_used)
+    used = internal.get("existingPartitions", len(internal["partitions"]))
+    return internal, await _ledger_infos(ask, path, are_all_used=used == partitions, **page)
 
 
-async def _ledger_infos(ask: Ask, path: TopicPath, *, are_all_used: bool = True) -> Any:
+async def _ledger_infos(
+    ask: Ask, path: TopicPath, *, are_all_used: bool = True, **page: int
+) -> Any:
     """``internal-info``; empty for those who may not see it. Raises AdminError.
 
     Args:
         are_all_used: all partitions were; else Pulsar answers 500 for the others, too.
+        page: which partitions, as ``internal-info`` takes them.
     """
     try:
-        return await get(ask.source.api, f"{path.rest}/internal-info", excludeCursors=True)
+        call = get(ask.source.api, f"{path.rest}/internal-info", excludeCursors=True, **page)
+        return await call
     except AdminError as error:
         if error.status >= 500 and are_all_used:
             raise

@@ -638,7 +638,8 @@ def stored_topics(
     """A topic, or some of its partitions.
 
     Args:
-        first: how many partitions come before those of the page.
+        first: how many partitions come before those of the page. Of Magnetar only those of the
+            page are there.
         internal: ``internalStats`` or ``partitioned-internalStats``.
         info: ``internal-info``, which has the times; empty: it isn't known.
     """
@@ -646,9 +647,12 @@ def stored_topics(
     if parts is None:
         return Clients([(yield from _stored(topic, internal, info))], 0, 1, 1)
     infos, found = info.get("partitions") or {}, list[StoredTopic]()
-    for name in islice(parts, first, first + ROWS_MAX):
+    total = internal.get("existingPartitions")
+    skipped = first if total is None else 0
+    for name in islice(parts, skipped, skipped + ROWS_MAX):
         found.append((yield from _stored(name, parts[name], infos.get(name) or {})))
-    return Clients(found, first, len(parts), len(parts))
+    total = len(parts) if total is None else total
+    return Clients(found, first, total, total)
 
 
 def _stored(name: str, internal: Json, info: Json) -> Steps[StoredTopic]:

@@ -195,6 +195,7 @@ QUESTIONS: list[tuple[str, Callable[[Any], Any]]] = [
     (f"{TOPICS}/TOPIC/subscriptions", _as_it_is),
     (f"{TOPICS}/TOPIC/partitioned-stats", _stats),
     (f"{TOPICS}/TOPIC/partitioned-internalStats", _internal),
+    (f"{TOPICS}/TOPIC/partitioned-internalStats?firstPartition=1&partitionsMax=1", _internal),
     (f"{TOPICS}/TOPIC/internal-info", _as_it_is),
     (f"{TOPICS}/TOPIC/properties", _as_it_is),
     (f"{TOPICS}/TOPIC/permissions", _as_it_is),

@@ -88,7 +88,8 @@ async def create(
 
     # As it came, for other brokers.
     given = None if body is None else body.model_dump(exclude_none=True)
-    answers = await spread.parts(topic, one, body=given, count=count or None)
+    among = range(count) if count else None
+    answers = await spread.parts(topic, one, body=given, among=among)
     # Only when every partition conflicts
     if not answers.without(409).check().values:
         raise ApiError(409, "Subscription already exists for topic")

@@ -77,7 +77,7 @@ async def terminate_partitions(service: Service, topic: Topic, spread: Spread) -
     answers = await spread.parts(
         topic,
         one,
-        count=count,
+        among=range(count),
         call=lambda part: BrokerCall("POST", topic_path(part, "/terminate")),
     )
     ids = answers.check().values

@@ -1,6 +1,6 @@
 """Statistics and information about topics."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
 
 import orjson
@@ -55,6 +55,19 @@ _Text = str | None
 _CursorsMax = Annotated[
     int | None,
     Query(ge=0, description="At most so many cursors, those that have acknowledged least"),
+]
+
+
+_FirstPartition = Annotated[
+    int, Query(ge=0, description="With `partitionsMax`: so many existing partitions come before")
+]
+_PartitionsMax = Annotated[
+    int | None,
+    Query(
+        ge=0,
+        description="At most so many of the partitions that exist, whose number is added as"
+        " `existingPartitions` to internal statistics",
+    ),
 ]
 
 
@@ -202,7 +215,7 @@ async def partitioned_stats(
     answers = await spread.parts(
         topic,
         lambda name: options.of(service, name),
-        count=record.get("partitions", 0),
+        among=range(record.get("partitions", 0)),
         call=lambda part: BrokerCall("GET", topic_path(part, "/stats"), query),
     )
     # Never used yet, or deleted: counts as empty.
@@ -271,24 +284,38 @@ async def partitioned_internal_stats(
     topic: Topic,
     spread: Spread,
     cursorsMax: _CursorsMax = None,
+    firstPartition: _FirstPartition = 0,
+    partitionsMax: _PartitionsMax = None,
 ) -> Response:
     """Ledgers and cursors of all partitions."""
     record = await service.resources.partitioned(topic)
     if record is None:
         raise ApiError(404, f"Partitioned Topic {topic} not found")
     query = "" if cursorsMax is None else f"cursorsMax={cursorsMax}"
+    among: Sequence[int] = range(record.get("partitions", 0))
+    more = dict[str, Any]()
+    if partitionsMax is not None:
+        existing = await _existing(service, topic, len(among))
+        among = existing[firstPartition : firstPartition + partitionsMax]
+        more["existingPartitions"] = len(existing)
 
     answers = await spread.parts(
         topic,
         lambda name: _of_partition(service, name, cursorsMax),
-        count=record.get("partitions", 0),
+        among=among,
         call=lambda part: BrokerCall(
             "GET", topic_path(part, "/internalStats"), query, wants_text=True
         ),
     )
     parts = answers.without(404).check().by_name()
-    metadata = {"metadata": partitioned_metadata(record)}
-    return await in_pieces(request, long_object(metadata, "partitions", parts))
+    fields = {"metadata": partitioned_metadata(record), **more}
+    return await in_pieces(request, long_object(fields, "partitions", parts))
+
+
+async def _existing(service: BrokerService, topic: TopicName, count: int) -> list[int]:
+    """Indexes of the partitions that some client has used."""
+    found = await each(range(count), lambda n: service.directory.exists(topic.partition(n)))
+    return [index for index, exists in enumerate(found) if exists]
 
 
 @routes.get(
@@ -309,6 +336,8 @@ async def internal_info(
     service: Service,
     topic: Topic,
     excludeCursors: Annotated[_Text, Flag(description="Leave the cursors out")] = None,
+    firstPartition: _FirstPartition = 0,
+    partitionsMax: _PartitionsMax = None,
 ) -> Response:
     """What the metadata store holds of the topic; it isn't loaded for this."""
     if not topic.is_persistent:
@@ -319,12 +348,14 @@ async def internal_info(
         if answer is None:  # deleted in between
             raise not_found(topic)
         return await in_pieces(request, answer)
-    answers = await each(
-        range(count), lambda n: _stored_info(service, topic.partition(n), with_cursors)
-    )
+    among: Sequence[int] = range(count)
+    if partitionsMax is not None:
+        existing = await _existing(service, topic, count)
+        among = existing[firstPartition : firstPartition + partitionsMax]
+    answers = await each(among, lambda n: _stored_info(service, topic.partition(n), with_cursors))
     parts = {
         str(topic.partition(index)): answer
-        async for index, answer in in_turns(enumerate(answers))
+        async for index, answer in in_turns(zip(among, answers, strict=True))
         if answer is not None
     }
     return await in_pieces(request, long_object({"version": 0}, "partitions", parts))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, TypeVar
@@ -21,7 +22,7 @@ from magnetar.broker.cluster.broker_client import ANSWER_S, BrokerCall, BrokerEn
 from magnetar.broker.errors import BrokerError, ServiceNotReadyError
 from magnetar.broker.http.errors import ApiError
 from magnetar.bundles.ownership import OWNERS_ROOT
-from magnetar.metadata.loop_turns import LoopTurns, in_turns
+from magnetar.metadata.loop_turns import in_turns
 
 if TYPE_CHECKING:
     from magnetar.broker.protocol.topic_name import TopicName
@@ -133,7 +134,7 @@ class ScatterGather:
         one: Callable[[TopicName], Awaitable[T]],
         *,
         body: Any = None,
-        count: int | None = None,
+        among: Iterable[int] | None = None,
         call: Callable[[TopicName], BrokerCall] | None = None,
     ) -> ScatterResults[T]:
         """Do ``one`` for a topic, or for each existing partition where it is served.
@@ -142,15 +143,16 @@ class ScatterGather:
             one: what this call does to a single topic, here. Of others' the result is the JSON that
                 their broker answers with, so it is of that form.
             body: of this call, for others.
-            count: of the partitions, which all count then, existing or not; None: look.
+            among: indexes of partitions, which all count then, existing or not; None: look.
             call: how others are asked; None: by this call about the partition.
         Raises:
             ApiError, BrokerError: for a topic without partitions, as ``one``.
         """
         service = self._service
-        skips = count is None
-        if count is None and (count := await service.directory.partitions(topic)) is None:
-            return ScatterResults([PartResult(str(topic), await one(topic))], "topics")
+        if skips := among is None:
+            if (count := await service.directory.partitions(topic)) is None:
+                return ScatterResults([PartResult(str(topic), await one(topic))], "topics")
+            among = range(count)
         asked = self._same_of(body) if call is None else call
 
         async def ask(part: TopicName) -> T | Any:
@@ -164,7 +166,7 @@ class ScatterGather:
                 return _ABSENT
             return await self.on_owner(part, here, lambda: asked(part))
 
-        return await _all(map(topic.partition, range(count)), ask, "partitions")
+        return await _all(map(topic.partition, among), ask, "partitions")
 
     def _same_of(self, body: Any = None) -> Callable[[TopicName], BrokerCall]:
         """This request about another topic."""
@@ -273,13 +275,11 @@ async def each(items: Iterable[P], ask: Callable[[P], Awaitable[T]]) -> list[T]:
     answers, left = dict[int, T](), ((at, item) for at, item in enumerate(items))
 
     async def ask_from(at: int, item: P) -> None:
-        turns = LoopTurns()
         try:
             answers[at] = await ask(item)
-            for at, item in left:
-                if turns.is_over:
-                    await turns.next()
-                answers[at] = await ask(item)
+            async with aclosing(in_turns(left)) as others:
+                async for at, item in others:
+                    answers[at] = await ask(item)
         except BaseException:
             left.close()
             raise

@@ -13,7 +13,14 @@ from magnetar.broker.console.pulsar_source import PulsarSource
 from magnetar.broker.console.source import Source, StatsLists
 from magnetar.broker.console.subject import topic_stats
 from magnetar.broker.console.topic_path import TopicPath
-from magnetar.broker.console.topic_view import ROWS_MAX, ClientQuery, TopicFigures, topic_figures
+from magnetar.broker.console.topic_view import (
+    HOLDERS_MAX,
+    ROWS_MAX,
+    ClientQuery,
+    TopicFigures,
+    stored_topics,
+    topic_figures,
+)
 from magnetar.broker.http.server.app import create_app
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.metadata.loop_turns import run_at_once
@@ -174,3 +181,54 @@ def test_names_of_a_call_are_no_longer_than_servers_take() -> None:
     assert max(sizes) < 4_100
     assert len(texts) < 15
     assert [*name_lists([])] == []
+
+
+PARTED = "/admin/v2/persistent/public/default/parted"
+
+
+async def partitions_used(client: httpx.AsyncClient, count: int, but: set[int]) -> None:
+    """Makes a partitioned topic, and takes away some of its partitions."""
+    assert (await client.put(f"{PARTED}/partitions", json=count)).is_success
+    for number in range(count):
+        path = f"{PARTED}-partition-{number}"
+        assert (await client.put(f"{path}/subscription/s")).is_success
+        if number in but:
+            assert (await client.delete(path, params={"force": True})).is_success
+
+
+@pytest.mark.parametrize(("first", "most", "names"), [(0, 2, "02"), (2, 2, "35"), (4, 9, "")])
+async def test_some_of_the_partitions_that_exist(
+    client: httpx.AsyncClient, first: int, most: int, names: str
+) -> None:
+    await partitions_used(client, 6, {1, 4})
+    page = {"firstPartition": first, "partitionsMax": most}
+    whole = (await client.get(f"{PARTED}/partitioned-internalStats")).json()
+    part = (await client.get(f"{PARTED}/partitioned-internalStats", params=page)).json()
+    assert part.pop("existingPartitions") == len(whole["partitions"]) == 4
+    assert [name[-1] for name in part["partitions"]] == [*names]
+    shown = {name: each for name, each in whole["partitions"].items() if name[-1] in names}
+    assert part == {**whole, "partitions": shown}
+    infos = (await client.get(f"{PARTED}/internal-info")).json()
+    info = (await client.get(f"{PARTED}/internal-info", params=page)).json()
+    shown = {name: each for name, each in infos["partitions"].items() if name[-1] in names}
+    assert info == {**infos, "partitions": shown}
+
+
+@pytest.mark.parametrize("first", [0, ROWS_MAX])
+async def test_the_page_of_ledgers_is_that_of_all_partitions(
+    client: httpx.AsyncClient, first: int
+) -> None:
+    await partitions_used(client, ROWS_MAX + 9, {3, ROWS_MAX + 2})
+    whole, info = [
+        (await client.get(f"{PARTED}/{path}", params={"cursorsMax": HOLDERS_MAX})).json()
+        for path in ("partitioned-internalStats", "internal-info")
+    ]
+    page = {"firstPartition": first, "partitionsMax": ROWS_MAX, "cursorsMax": HOLDERS_MAX}
+    part = (await client.get(f"{PARTED}/partitioned-internalStats", params=page)).json()
+    of_whole = run_at_once(stored_topics("t", first, whole, info))
+    assert run_at_once(stored_topics("t", first, part, info)) == of_whole
+    assert len(of_whole.rows) == (ROWS_MAX if not first else 7)
+    path = "/console/topic/persistent/public/default/parted/storage"
+    shown = (await client.get(path, params={"first": first})).text
+    for row in of_whole.rows:
+        assert row.name.rpartition("/")[2] in shown
