@@ -68,6 +68,7 @@ from magnetar.broker.console.topic_view import (
     ROWS_MAX,
     ClientQuery,
     Clients,
+    PublishingRow,
     partition_rows,
     publishing_row,
     run_of,
@@ -324,9 +325,8 @@ async def topic(ask: Ask) -> View:
         content |= {"stats": stats, "partitions": 0, "nearby": near}
         return View("topic.html", path.local, "topics", content, 404 if is_missing else 200)
     partitions, found = stats.value
-    explained, publishing, schema = await asyncio.gather(
-        panel("Explanation", _explanations(ask, path, found, clients), dict),
-        panel_in_turns("Producers", ask.source.publishing(path, found), publishing_row),
+    (explained, publishing), schema = await asyncio.gather(
+        _reasons(ask, path, found, clients),
         panel("Schema", ask.source.schema(path, None), lambda found: found),
     )
     figures = await run_in_turns(topic_figures(found, explained.value or {}, clients))
@@ -362,20 +362,29 @@ async def topic(ask: Ask) -> View:
     return View("topic.html", path.local, "topics", content, live=0 if tab == "messages" else 5)
 
 
-async def _explanations(
+async def _reasons(
     ask: Ask, path: TopicPath, stats: Mapping[str, Any], clients: ClientQuery
-) -> dict[str, Any]:
-    """Of the tabs that show subscriptions, to whose statistics consumers are added.
+) -> tuple[Panel[dict[str, Any]], Panel[PublishingRow | None]]:
+    """Why nothing is delivered and published. Who may only look up learns the latter.
 
-    Raises:
-        AdminError.
+    Tabs that show subscriptions tell the former; consumers are added to their statistics.
     """
-    if ask.names.get("tab", "") not in ("", "subscriptions"):
-        return {}
-    found = await ask.source.explanations(path, stats)
-    await run_in_turns(tell_missing_partitions(found, stats))
-    await ask.source.add_consumers(path, stats, found, clients)
-    return found
+    explained: Panel[dict[str, Any]] = Panel({})
+    if ask.names.get("tab", "") in ("", "subscriptions"):
+
+        async def told() -> tuple[dict[str, Any], dict[str, Any]]:
+            found, of_producers = await ask.source.reasons(path, stats)
+            await run_in_turns(tell_missing_partitions(found, stats))
+            await ask.source.add_consumers(path, stats, found, clients)
+            return found, of_producers
+
+        both = await panel("Explanation", told(), lambda found: found)
+        if both.value is not None:
+            found, of_producers = both.value
+            return Panel(found), Panel(await run_in_turns(publishing_row(of_producers)))
+        explained = Panel(error=both.error)
+    publishing = ask.source.publishing(path, stats)
+    return explained, await panel_in_turns("Producers", publishing, publishing_row)
 
 
 def _clients_of(ask: Ask) -> ClientQuery:

@@ -196,6 +196,11 @@ class PulsarSource(Source):
         """Nothing: no call tells it."""
         return {}
 
+    async def reasons(
+        self, topic: TopicPath, stats: Mapping[str, Any]
+    ) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+        return await self.explanations(topic, stats), {}
+
     async def policies(self, topic: TopicPath) -> list[tuple[str, Any, str]]:
         """Two calls for each policy: what holds, and what the topic sets."""
         from magnetar.broker.console.pulsar_policies import row_of, set_policies

@@ -14,7 +14,6 @@ from magnetar.broker.console.kept_order import name_of, only_those
 from magnetar.broker.console.source import IndexPage, IndexQuery
 from magnetar.broker.console.topic_view import (
     listed_subscriptions,
-    of_all_partitions,
     type_of,
 )
 from magnetar.broker.dispatch.explanation import (
@@ -28,6 +27,7 @@ from magnetar.broker.dispatch.explanation import (
     no_consumer,
 )
 from magnetar.broker.dispatch.interfaces import ConsumerState
+from magnetar.broker.dispatch.worst_reason import worst_of_subscriptions
 from magnetar.broker.doctor.topic_checks import INTERNAL_SUBSCRIPTIONS, receivers_of
 from magnetar.broker.index.backlog_trend import trend
 from magnetar.broker.index.figure_recorder import FigureRecorder
@@ -408,7 +408,7 @@ def explanations_of_partitions(
                 else:
                     found[partition][name] = told.as_json()
                 yield
-    worst = yield from of_all_partitions(found)
+    worst = yield from worst_of_subscriptions(found)
     return {
         name: each
         for name, each in worst.items()

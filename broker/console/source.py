@@ -21,11 +21,9 @@ from magnetar.broker.console.subject import topic_stats
 from magnetar.broker.console.topic_view import (
     is_part,
     listed_subscriptions,
-    of_all_partitions,
     opened_names,
 )
 from magnetar.broker.console.views import row_id
-from magnetar.metadata.loop_turns import run_in_turns
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -353,7 +351,7 @@ class Source:
     async def explanations(
         self, topic: TopicPath, stats: Mapping[str, Any]
     ) -> dict[str, dict[str, Any]]:
-        """Why each subscription delivers nothing now, or that it does.
+        """Why each subscription delivers nothing now, or that it does; see ``reasons``.
 
         Args:
             stats: of the topic, for clusters that tell no more; of a part of its subscriptions
@@ -366,10 +364,7 @@ class Source:
             for names in name_lists(stats["subscriptions"]):
                 told |= await get(self.api, path, subscriptions=names)
             return told
-        found = await get(self.api, f"{topic.rest}/explain")
-        return (
-            await run_in_turns(of_all_partitions(found)) if "partitions" in stats else dict(found)
-        )
+        return dict(await get(self.api, f"{topic.rest}/explain"))
 
     async def publishing(
         self, topic: TopicPath, stats: Mapping[str, Any]
@@ -381,6 +376,24 @@ class Source:
         """
         found = await get(self.api, f"{topic.rest}/explain/publishing")
         return dict(found) if "partitions" in stats else {"": found}
+
+    async def reasons(
+        self, topic: TopicPath, stats: Mapping[str, Any]
+    ) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+        """As ``explanations`` and ``publishing``; of a topic with partitions the worst.
+
+        Args:
+            stats: of the topic.
+        Raises:
+            AdminError.
+        """
+        if "partitions" not in stats:
+            return await asyncio.gather(
+                self.explanations(topic, stats), self.publishing(topic, stats)
+            )
+        found = await get(self.api, f"{topic.rest}/explain/worst")
+        publishing = found["publishing"]
+        return found["subscriptions"], {} if publishing is None else {"": publishing}
 
     async def policies(self, topic: TopicPath) -> list[tuple[str, Any, str]]:
         """Name, value in force and who sets it. Raises AdminError."""

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from magnetar.broker.console.kept_order import KeptOrder
 from magnetar.broker.console.views import row_id
-from magnetar.broker.dispatch.explanation import Reason, is_stall
+from magnetar.broker.dispatch.explanation import Reason
+from magnetar.broker.dispatch.worst_reason import (
+    in_partition,
+    mark_of,
+    mark_of_publishing,
+    worst_publishing,
+)
 from magnetar.broker.protocol.topic_name import PARTITION_MARK
 from magnetar.metadata.loop_turns import Steps, keep_least, run_at_once
 
@@ -29,29 +35,8 @@ HOLDERS_MAX: Final = 20
 """Subscriptions that are named as those that keep ledgers."""
 READER_PREFIX: Final = "console-"
 """Of the names of readers' subscriptions, by which a console reads messages."""
-_WARNINGS: Final = frozenset(
-    (Reason.NO_CONSUMER, Reason.CONSUMER_REFUSED, Reason.PRODUCER_REFUSED, Reason.RATE_LIMITED)
-)
-"""Of the stalls, those that may be meant."""
-_PUBLISHING_MARKS: Final = MappingProxyType(
-    {
-        Reason.STORAGE_FAILED: "e",
-        Reason.QUOTA_HELD: "e",
-        Reason.STORING: "e",
-        Reason.PRODUCER_REFUSED: "w",
-        Reason.PUBLISH_RATE_LIMITED: "n",
-        Reason.PRODUCERS_QUEUED: "n",
-        Reason.TERMINATED: "n",
-    }
-)
-"""What is told of producers, the worst first; the other reasons need no words."""
-_WORSE: Final = ("o", "w", "e")
 _NAMED_MAX: Final = 5
 _MISSING: Final = "missingPartitions"
-_PARTITION_IDLE: Final = (
-    "Other partitions have consumers: restart those, which may not know this partition or have "
-    "lost it."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,31 +348,7 @@ def _kind_of_reason(explained: Json, backlog: int) -> str:
         return "n" if backlog else "o"
     if not backlog and explained["reason"] == Reason.NO_CONSUMER:
         return "n"
-    return _mark(explained) if backlog else "o"
-
-
-def of_all_partitions(
-    explained: Mapping[str, Mapping[str, Json]],
-) -> Steps[dict[str, dict[str, Any]]]:
-    """Of each subscription the reason of the partition that is worst off, which is named.
-
-    Args:
-        explained: by partition and subscription.
-    """
-    worst: dict[str, dict[str, Any]] = {}
-    consumed = set[str]()
-    for partition, subscriptions in explained.items():
-        number = partition.rpartition("-partition-")[2]
-        for name, each in subscriptions.items():
-            if each["reason"] != Reason.NO_CONSUMER:
-                consumed.add(name)
-            if name not in worst or _rank(each) > _rank(worst[name]):
-                worst[name] = {**each, "message": f"Partition {number}: {each['message']}"}
-            yield
-    for name in consumed:
-        if worst[name]["reason"] == Reason.NO_CONSUMER:
-            worst[name]["next"] = _PARTITION_IDLE
-    return worst
+    return mark_of(explained) if backlog else "o"
 
 
 def tell_missing_partitions(explained: Mapping[str, dict[str, Any]], stats: Json) -> Steps[None]:
@@ -427,34 +388,12 @@ def publishing_row(found: Mapping[str, Json]) -> Steps[PublishingRow | None]:
     Args:
         found: as ``Source.publishing``.
     """
-    ranks, told = [*_PUBLISHING_MARKS], list[tuple[int, str, Json]]()
-    for partition, each in found.items():
-        reason = each["reason"]
-        if reason in ranks and (reason != Reason.STORING or _lasts(each)):
-            told.append((ranks.index(reason), partition, each))
-        yield
-    if not told:
+    if not found:
         return None
-    _, partition, worst = min(told, key=lambda each: each[:2])
-    where = f"Partition {partition.rpartition('-partition-')[2]}: " if partition else ""
-    mark = _PUBLISHING_MARKS[worst["reason"]]
-    return PublishingRow(mark, worst["reason"], where + worst["message"], worst["next"])
-
-
-def _lasts(storing: Json) -> bool:
-    """Whether storage confirms too little for too long: for a moment it does so of any topic."""
-    return bool(storing.get("missingBookies") or storing.get("overdue"))
-
-
-def _rank(explained: Json) -> int:
-    return _WORSE.index(_mark(explained))
-
-
-def _mark(explained: Json) -> str:
-    reason = explained["reason"]
-    if not is_stall(reason, explained):
-        return "o"
-    return "w" if reason in _WARNINGS else "e"
+    partition, worst = yield from worst_publishing(found)
+    if (mark := mark_of_publishing(worst)) is None:
+        return None
+    return PublishingRow(mark, worst["reason"], in_partition(partition, worst), worst["next"])
 
 
 def _consumers(stats: Json, query: ClientQuery, *, is_open: bool) -> Steps[Clients[ConsumerRow]]:
@@ -550,7 +489,7 @@ def delivery_rows(found: Deliveries) -> DeliveryRows:
         name for name, each in found.explained.items() if each["reason"] == Reason.ACKNOWLEDGED
     ]
     others = [
-        DeliveryRow(name, _mark(each).replace("o", "n"), each["message"])
+        DeliveryRow(name, mark_of(each).replace("o", "n"), each["message"])
         for name, each in found.explained.items()
         if name not in acknowledged
     ]

@@ -7,6 +7,11 @@ from typing import Annotated, Any, Final, TypeAlias
 from fastapi import Query, Request, Response
 
 from magnetar.broker.dispatch.explanation import publishable
+from magnetar.broker.dispatch.worst_reason import (
+    in_partition,
+    worst_of_subscriptions,
+    worst_publishing,
+)
 from magnetar.broker.http.dependencies import Service, SubscriptionName, Topic, names_of
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.messaging.rest_consume import parse_message_id_text
@@ -124,6 +129,43 @@ async def explain_publishing(
         return (why or publishable()).as_json()
 
     return await _answer(request, service, topic, spread, None, one)
+
+
+@routes.get(
+    TOPIC + "/explain/worst",
+    example={"subscriptions": {"billing": _EXAMPLE}, "publishing": _PUBLISHING},
+)
+async def explain_worst(
+    request: Request, service: Service, topic: Topic, spread: Spread
+) -> Response:
+    """Why each subscription delivers nothing now, and why nothing is published.
+
+    Of a partitioned topic: of the partition that is worst off, which `message` names; `publishing`
+    is null if no partition was used.
+    """
+
+    async def one(name: TopicName) -> dict[str, Any]:
+        found = await loaded(service, name)
+        publishing = await run_in_turns(found.explain_publishing())
+        told = dict[str, Any]()
+        async for of, each in in_turns(_subscriptions(found, None)):
+            told[of] = (await explain_now(each, publishing)).as_json()
+        return {"subscriptions": told, "publishing": (publishing or publishable()).as_json()}
+
+    answers = await spread.parts(topic, one)
+    if await service.directory.partitions(topic) is None:
+        return await long_json(request, answers.check().by_name()[str(topic)])
+    parts = answers.without(404).check().by_name()
+    subscriptions = {name: each["subscriptions"] for name, each in parts.items()}
+    answer: dict[str, Any] = {
+        "subscriptions": await run_in_turns(worst_of_subscriptions(subscriptions)),
+        "publishing": None,
+    }
+    if parts:
+        of_producers = {name: each["publishing"] for name, each in parts.items()}
+        partition, worst = await run_in_turns(worst_publishing(of_producers))
+        answer["publishing"] = {**worst, "message": in_partition(partition, worst)}
+    return await long_json(request, answer)
 
 
 def _subscriptions(

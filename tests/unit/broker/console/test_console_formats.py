@@ -20,10 +20,10 @@ from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.topic_view import (
     ROWS_MAX,
     ClientQuery,
-    of_all_partitions,
     stored_topics,
     topic_figures,
 )
+from magnetar.broker.dispatch.worst_reason import worst_of_subscriptions
 from magnetar.metadata.loop_turns import run_at_once
 
 TEMPLATES = Path(formats.__file__).parent / "templates"
@@ -260,7 +260,7 @@ def test_of_partitions_the_one_that_is_worst_off_is_told() -> None:
         return {"reason": reason, "message": reason, "next": ""}
 
     found = run_at_once(
-        of_all_partitions(
+        worst_of_subscriptions(
             {
                 "persistent://a/b/t-partition-0": {
                     "s": explained("caughtUp"),

@@ -4,11 +4,14 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from html import unescape
+from typing import NoReturn
 
 import httpx
 import pytest
 
-from magnetar.broker.console.topic_view import PublishingRow, of_all_partitions, publishing_row
+from magnetar.broker.console.admin_api import AdminError
+from magnetar.broker.console.source import Source
+from magnetar.broker.console.topic_view import PublishingRow, publishing_row
 from magnetar.broker.dispatch.explanation import (
     STALL_MS,
     Explanation,
@@ -19,6 +22,7 @@ from magnetar.broker.dispatch.explanation import (
     storage_failed,
     storing,
 )
+from magnetar.broker.dispatch.worst_reason import worst_of_subscriptions
 from magnetar.broker.http.server.app import create_app
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.metadata.loop_turns import run_at_once
@@ -129,7 +133,9 @@ async def test_a_subscription_that_a_finding_names_has_its_mark(
     ]
 
 
-async def test_publishing_of_partitions(client: httpx.AsyncClient) -> None:
+async def test_publishing_of_partitions(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert (await client.put(f"/admin/v2/{TOPIC}/partitions", json=2)).is_success
     for partition in range(2):
         name = f"{TOPIC}-partition-{partition}"
@@ -138,8 +144,53 @@ async def test_publishing_of_partitions(client: httpx.AsyncClient) -> None:
     assert {each["reason"] for each in found.values()} == {"noProducer"}
     assert len(found) == 2
     assert (await client.post(f"/admin/v2/{TOPIC}-partition-1/terminate")).is_success
-    page = (await client.get(f"/console/topic/{TOPIC}")).text
-    assert banner(page).startswith("terminated: Partition 1: The topic is terminated.")
+
+    async def refused(*_: object) -> NoReturn:
+        raise AdminError(401, "may only look up")
+
+    for is_refused in (False, True):
+        if is_refused:
+            monkeypatch.setattr(Source, "reasons", refused)
+        for tab in ("", "/producers"):
+            page = (await client.get(f"/console/topic/{TOPIC}{tab}")).text
+            assert banner(page).startswith("terminated: Partition 1: The topic is terminated."), tab
+        page = (await client.get(f"/console/topic/{TOPIC}/subscriptions?open=s")).text
+        assert banner(page).startswith("terminated: Partition 1: The topic is terminated.")
+        assert ("may only look up" in page) == is_refused
+
+
+async def test_the_worst_of_partitions_is_what_their_answers_tell(
+    client: httpx.AsyncClient,
+) -> None:
+    worst, force = f"/admin/v2/{TOPIC}/explain/worst", {"force": True}
+    assert (await client.put(f"/admin/v2/{TOPIC}/partitions", json=3)).is_success
+    for partition in range(3):
+        name = f"{TOPIC}-partition-{partition}"
+        assert (await client.delete(f"/admin/v2/{name}", params=force)).is_success
+    assert (await client.get(worst)).json() == {"subscriptions": {}, "publishing": None}
+    assert banner((await client.get(f"/console/topic/{TOPIC}")).text) == ""
+    for partition in (1, 2):
+        for name in ("s", "other"):
+            path = f"/admin/v2/{TOPIC}-partition-{partition}/subscription/{name}"
+            assert (await client.put(path)).is_success
+    body = {"producerName": "p", "messages": [{"payload": "x"}]}
+    assert (await client.post(f"/topics/{TOPIC}-partition-2", json=body)).is_success
+    assert (await client.post(f"/admin/v2/{TOPIC}-partition-2/terminate")).is_success
+    found = (await client.get(f"/admin/v2/{TOPIC}/explain")).json()
+    assert [name[-1] for name in found] == ["1", "2"]
+    publishing = (await client.get(f"/admin/v2/{TOPIC}/explain/publishing")).json()
+    told = (await client.get(worst)).json()
+    assert told["subscriptions"] == run_at_once(worst_of_subscriptions(found))
+    assert told["subscriptions"]["s"]["message"].startswith("Partition 2: ")
+    assert told["subscriptions"]["s"]["reason"] == "noConsumer"
+    of_two = publishing[f"{TOPIC.replace('/', '://', 1)}-partition-2"]
+    assert told["publishing"] == {**of_two, "message": f"Partition 2: {of_two['message']}"}
+    single = (await client.get(f"/admin/v2/{TOPIC}-partition-2/explain/worst")).json()
+    assert single["publishing"] == of_two
+    assert single["subscriptions"] == found[f"{TOPIC.replace('/', '://', 1)}-partition-2"]
+    row = run_at_once(publishing_row({"": told["publishing"]}))
+    assert row == run_at_once(publishing_row(publishing))
+    assert (await client.get(f"/admin/v2/{TOPIC}-none/explain/worst")).status_code == 404
 
 
 def row(*found: Explanation) -> PublishingRow | None:
@@ -166,11 +217,11 @@ def test_what_is_told_of_producers_is_the_worst_that_lasts() -> None:
 def test_a_partition_without_a_consumer_beside_others_with_some() -> None:
     idle, busy = no_consumer(1).as_json(), publishable().as_json()
     one = run_at_once(
-        of_all_partitions({"t-partition-0": {"s": busy}, "t-partition-1": {"s": idle}})
+        worst_of_subscriptions({"t-partition-0": {"s": busy}, "t-partition-1": {"s": idle}})
     )["s"]
     assert one["message"] == "Partition 1: No consumer is connected."
     assert "may not know this partition" in one["next"]
     all_idle = run_at_once(
-        of_all_partitions({"t-partition-0": {"s": idle}, "t-partition-1": {"s": idle}})
+        worst_of_subscriptions({"t-partition-0": {"s": idle}, "t-partition-1": {"s": idle}})
     )["s"]
     assert all_idle["next"] == idle["next"]

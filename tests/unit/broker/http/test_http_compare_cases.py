@@ -22,7 +22,7 @@ from magnetar.broker.http.server.app import create_app
 SCRIPTS = Path(__file__).parents[4] / "scripts"
 NOT_ASKED = re.compile(
     r"POST /admin/v2/brokers/shutdown"  # others use the server
-    r"|GET .*/{topic}/(.*/)?explain(/publishing)?"  # ours
+    r"|GET .*/{topic}/(.*/)?explain(/publishing|/worst)?"  # ours
     r"|POST /admin/v2/clusters/{cluster}/migrate"  # Pulsar lists the cluster for ever after it
     r"|GET /(ready|livez|readyz)"  # probes; Pulsar has the first below brokers only
     r"|\w+ /topics/.*/subscription/.*"  # REST consume is ours
