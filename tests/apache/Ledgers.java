@@ -1,8 +1,9 @@
-// Apache BookKeeper's own client, for tests: java -cp JARS Ledgers.java URI write DIGEST PASSWORD COUNT... | go-on DIGEST PASSWORD | close-early DIGEST PASSWORD COUNT | read DIGEST PASSWORD LEDGER... | recover ... | write-lac, read-lac: with an explicit last-add-confirmed
+// Apache BookKeeper's own client, for tests: java -cp JARS Ledgers.java URI write DIGEST PASSWORD COUNT... | go-on DIGEST PASSWORD | close-early DIGEST PASSWORD COUNT | read DIGEST PASSWORD LEDGER... | recover ... | race DIGEST PASSWORD ROUNDS | write-lac, read-lac: with an explicit last-add-confirmed
 import java.util.Enumeration;
 import java.util.Map;
 import java.util.concurrent.ConcurrentSkipListMap;
 import java.util.concurrent.CountDownLatch;
+import org.apache.bookkeeper.client.AsyncCallback;
 import org.apache.bookkeeper.client.BKException;
 import org.apache.bookkeeper.client.BookKeeper;
 import org.apache.bookkeeper.client.BookKeeper.DigestType;
@@ -29,6 +30,13 @@ public class Ledgers {
                 Runtime.getRuntime().halt(0);
             } else if (words[1].equals("go-on")) {
                 goOn(client, digest, password);
+            } else if (words[1].equals("race")) {
+                try (BookKeeper other = new BookKeeper(conf)) {
+                    for (int round = 0; round < Integer.parseInt(words[4]); round++) {
+                        race(client, other, digest, password);
+                    }
+                }
+                Runtime.getRuntime().halt(0);
             } else if (words[1].equals("close-early")) {
                 closeEarly(client, digest, password, Integer.parseInt(words[4]));
             } else {
@@ -68,6 +76,42 @@ public class Ledgers {
                 System.out.flush();
                 Runtime.getRuntime().halt(0);
             }
+        }
+    }
+
+    // One client writes until it is fenced, the other recovers; whoever reads the output may do so, too.
+    private static void race(BookKeeper client, BookKeeper other, DigestType digest, byte[] password) throws Exception {
+        LedgerHandle ledger = client.createLedger(3, 3, 2, digest, password);
+        CountDownLatch fenced = new CountDownLatch(1);
+        for (int number = 0; number < 100; number++) {
+            ledger.addEntry(("entry " + number).getBytes());
+        }
+        AddMore more = new AddMore(fenced);
+        ledger.asyncAddEntry("entry 100".getBytes(), more, null);
+        System.out.println("ledger " + ledger.getId());
+        System.out.flush();
+        LedgerHandle recovered = other.openLedger(ledger.getId(), digest, password);
+        fenced.await();
+        System.out.println("last " + recovered.getLastAddConfirmed() + " " + more.acknowledged);
+        System.out.flush();
+    }
+
+    // Adds the next entry once one is acknowledged.
+    private static class AddMore implements AsyncCallback.AddCallback {
+        private final CountDownLatch fenced;
+        volatile long acknowledged = 99;
+
+        AddMore(CountDownLatch fenced) {
+            this.fenced = fenced;
+        }
+
+        public void addComplete(int code, LedgerHandle ledger, long entry, Object context) {
+            if (code != BKException.Code.OK) {
+                fenced.countDown();
+                return;
+            }
+            acknowledged = entry;
+            ledger.asyncAddEntry(("entry " + (entry + 1)).getBytes(), this, null);
         }
     }
 

@@ -1,6 +1,7 @@
 """Apache BookKeeper's client, shell and auto-recovery, and Pulsar's broker, on bookies of ours."""
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from magnetar.bookkeeper.bookie_protocol.digests import DigestType
 from tests.apache_bookies import ApacheBookie, needs_bookkeeper
 from tests.autorecovery_process import AutoRecoveryProcess
 from tests.bookie_process import BookieProcess, running_bookies
-from tests.integration.test_apache_bookkeeper import RECEIVE_MS, append_all, read_all, send
+from tests.integration.test_apache_bookkeeper import RECEIVE_MS, append_all, read_all, said, send
 from tests.integration.test_apache_layout import (
     ENTRIES,
     are_copied,
@@ -27,6 +28,7 @@ from tests.zookeeper_process import ZooKeeperProcess
 
 pytestmark = needs_bookkeeper
 DIGESTS = list(DigestType) if NIGHTLY else [DigestType.CRC32C, DigestType.HMAC]
+RACES = 100
 # Apache's client calls the types by other names than its metadata.
 CLIENT_NAMES = {DigestType.HMAC: "MAC"}
 
@@ -63,6 +65,31 @@ async def test_apaches_client_writes_and_recovers_ledgers_here(
             )
             assert said[1:] == [f"read {n}" for n in range(100)]
         await asyncio.to_thread(shell_commands, shell, bookies, ours.ledger_id)
+
+
+@pytest.mark.skipif(not NIGHTLY, reason="make nightly: half a minute of Java")
+@pytest.mark.parametrize("ours", [3, 1])
+async def test_clients_of_both_kinds_recover_a_ledger_at_once(
+    zookeeper: ZooKeeperProcess, tmp_path: Path, ours: int
+) -> None:
+    """While Apache's client writes it: both find the same end, behind all it had acknowledged."""
+    with contextlib.ExitStack() as stack:
+        for number in range(ours):
+            stack.enter_context(BookieProcess(tmp_path / f"o{number}", zookeeper.url()))
+        theirs = [ApacheBookie(tmp_path / f"a{n}", uri_of(zookeeper)) for n in range(3)]
+        for each in theirs[ours:]:
+            stack.enter_context(each)
+        async with ledgers_at(zookeeper, 3) as ledgers:
+            java = theirs[0].start_ledgers("race", "CRC32C", "pw", str(RACES), v2=True)
+            with java:
+                assert java.stdout is not None
+                for _ in range(RACES):
+                    line = await asyncio.to_thread(said, java.stdout, "ledger ")
+                    found = await read_all(ledgers, int(line.split()[1]), b"pw")
+                    end = await asyncio.to_thread(said, java.stdout, "last ")
+                    last, acknowledged = map(int, end.split()[1:])
+                    assert 99 <= acknowledged <= last
+                    assert found == [b"entry %d" % entry for entry in range(last + 1)]
 
 
 def shell_commands(shell: ApacheBookie, bookies: list[BookieProcess], ledger_id: int) -> None:
