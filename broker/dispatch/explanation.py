@@ -36,6 +36,7 @@ class Reason(StrEnum):
     NO_PRODUCER = "noProducer"
     PRODUCER_REFUSED = "producerRefused"
     PRODUCERS_QUEUED = "producersQueued"
+    DUPLICATES = "duplicates"
     TERMINATED = "terminated"
     QUOTA_HELD = "quotaHeld"
     PUBLISH_RATE_LIMITED = "publishRateLimited"
@@ -70,7 +71,7 @@ class Reason(StrEnum):
 STALLS: Final = frozenset(Reason) - {
     *(Reason.ACKNOWLEDGED, Reason.FILTERED, Reason.TRIMMED, Reason.NOT_FOUND, Reason.PAST_END),
     *(Reason.CAUGHT_UP, Reason.NO_PRODUCER, Reason.PRODUCERS_QUEUED),
-    *(Reason.TERMINATED, Reason.DELIVERING),
+    *(Reason.DUPLICATES, Reason.TERMINATED, Reason.DELIVERING),
     *(Reason.PENDING, Reason.DELAYED, Reason.STORING),
     *(Reason.NOT_COMPACTED, Reason.COMPACTED_AWAY, Reason.ABORTED),
 }
@@ -188,13 +189,18 @@ def pending(
     known = {} if messages is None else {"unackedMessages": messages}
     what, those = ("it", "it") if (messages or 1) == 1 else (f"{messages:,} messages of it", "them")
     again = f" It was delivered {counted(redeliveries, 'time')} before." if redeliveries else ""
+    if (messages or 1) > 1:
+        again += (
+            " Clients acknowledge a batch when they have all of it, unless batch index "
+            "acknowledgment is on: one message of it may be all that is missing."
+        )
     return Explanation(
         Reason.PENDING,
         f"Consumer {consumer.label} has {what} and has not acknowledged {those}{waits}.{again}"
         + _unheard(consumer),
         "It is done when the consumer acknowledges it. It is delivered again when the consumer "
-        "disconnects, or its client asks for that: after a negative acknowledgment when the delay "
-        "of that is over.",
+        "disconnects, or its client asks for that: when its acknowledgment time-out "
+        "ends, or after a negative acknowledgment when the delay of that is over.",
         consumer.name,
         since_ms,
         details={"redeliveryCount": redeliveries, **known},

@@ -25,6 +25,7 @@ _PUBLISHING_MARKS: Final = MappingProxyType(
         Reason.PRODUCER_REFUSED: "w",
         Reason.PUBLISH_RATE_LIMITED: "n",
         Reason.PRODUCERS_QUEUED: "n",
+        Reason.DUPLICATES: "n",
         Reason.TERMINATED: "n",
     }
 )

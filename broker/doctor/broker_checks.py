@@ -148,17 +148,19 @@ def _left(ms: int) -> str:
 
 def _check_usage(facts: BrokerFacts) -> Iterator[Finding]:
     cpu_max = _part(facts.settings, "loadBalancerBrokerOverloadedThresholdPercentage", _CPU_MAX)
-    for resource, limit, severity in (
-        ("cpu", cpu_max, Severity.NOTE),  # of a second: it may be over by now
-        ("memory", _USED_MAX, Severity.WARNING),
-        (OPEN_FILES, _USED_MAX, Severity.WARNING),
+    for resource, of, limit, severity in (
+        # Of a second: it may be over by now. Unless a container bounds the broker, other processes
+        # of the machine count.
+        ("cpu", "the cpu of the broker's machine or container", cpu_max, Severity.NOTE),
+        ("memory", "the broker's memory", _USED_MAX, Severity.WARNING),
+        (OPEN_FILES, f"the broker's {OPEN_FILES}", _USED_MAX, Severity.WARNING),
     ):
         if (used := facts.usage.get(resource, 0.0)) >= limit:
             yield Finding(
                 "broker-overloaded",
                 severity,
                 facts.broker_id,
-                f"{facts.broker_id}: {used:.0%} of the broker's {resource} is in use",
+                f"{facts.broker_id}: {used:.0%} of {of} is in use",
                 "magnetar admin broker-stats load-report",
             )
 

@@ -193,7 +193,12 @@ def _facts_of(state: BookieState) -> BookieFacts:
     if found.clock_ms:
         clock = clock_between(state.asked_ms, found.clock_ms, state.answered_ms)
     return BookieFacts(
-        name, is_read_only=found.read_only, used=used, clock=clock, version=found.version
+        name,
+        is_read_only=found.read_only,
+        used=used,
+        free_bytes=found.free_bytes if total else None,
+        clock=clock,
+        version=found.version,
     )
 
 

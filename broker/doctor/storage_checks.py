@@ -25,6 +25,7 @@ class BookieFacts:
         is_registered: in the metadata store now; else only its cookie is there.
         silence: why it didn't answer; "": it did, or wasn't asked.
         used: part of its disks that is in use; None: not known.
+        free_bytes: of its disks; None: not known.
         is_failing: this broker has it in quarantine.
         data: what it knows of the state of its data (BookieClient.check_data); None: not known.
         clock: beside the broker's; None: not known.
@@ -36,6 +37,7 @@ class BookieFacts:
     is_read_only: bool = False
     silence: str = ""
     used: float | None = None
+    free_bytes: int | None = None
     is_failing: bool = False
     data: Mapping[str, Any] | None = None
     clock: Clock | None = None
@@ -183,12 +185,17 @@ def _check_bookie(bookie: BookieFacts, facts: StorageFacts) -> Iterator[Finding]
         )
     yield from _check_data(bookie, facts)
     used = "" if bookie.used is None else f"; {bookie.used:.0%} of its disk is in use"
+    if bookie.free_bytes is not None:
+        used += (
+            f", {bookie.free_bytes >> 20:,} MiB are free (it needs minUsableSize, and less in use"
+            " than diskUsageThreshold)"
+        )
     if bookie.is_read_only:
         yield Finding(
             "bookie-read-only",
             Severity.WARNING,
             name,
-            f"{name}: the bookie takes no new entries{used}: give it space, or add a bookie",
+            f"{name}: the bookie takes no new entries{used}. Give it space, or add a bookie",
             _STATE,
         )
     elif bookie.used is not None and bookie.used >= DISK_ALMOST_FULL:

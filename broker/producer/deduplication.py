@@ -79,6 +79,23 @@ class _FilteredBatch:
     """An entry before was lost: the client sends all that follows again."""
 
 
+@dataclass(frozen=True, slots=True)
+class Duplicates:
+    """What was answered and not stored since the last entry that was stored.
+
+    Attributes:
+        producer: the last one that sent such entries.
+        entries: of that producer.
+        last_id: the highest sequence id of the producer that is stored.
+        at_ms: when the last one came, since 1970.
+    """
+
+    producer: str
+    entries: int
+    last_id: int
+    at_ms: int
+
+
 class Deduplication:
     """What one topic knows of its producers' sequence ids, and the answers to what they repeat.
 
@@ -101,6 +118,7 @@ class Deduplication:
         self.status = "Initialized"
         """As TopicStats name it."""
         self.judges = False
+        self._dropped: tuple[Position, Duplicates] | None = None  # and the log's end then
         self.seeks_end = False
         """Failed entries may be stored: nothing is taken until that is known."""
         self._reading = asyncio.Lock()  # one replay at a time
@@ -234,7 +252,23 @@ class Deduplication:
             error = PersistenceError(
                 "The message was sent before, and it is not yet known whether it is stored"
             )
+        else:
+            self._note_dropped(sifted.batch.producer.name, count)
         self._topic.on_not_appended(sifted.batch, count, error)
+
+    def _note_dropped(self, producer: str, entries: int) -> None:
+        end, last_id = self._topic.ledger.last_confirmed, self._ids.last(producer)
+        if self._dropped is not None and self._dropped[0] == end:
+            before = self._dropped[1]
+            entries += before.entries if before.producer == producer else 0
+        told = Duplicates(producer, entries, last_id, self._topic.service.clock())
+        self._dropped = end, told
+
+    def dropped(self) -> Duplicates | None:
+        """What came last, if it was sent before; None: something was stored since."""
+        if self._dropped is None or self._dropped[0] != self._topic.ledger.last_confirmed:
+            return None
+        return self._dropped[1]
 
     def on_stored(self, batch: PublishBatch, offset: int, count: int, position: Position) -> None:
         """Entries ``offset .. offset + count`` of a batch are durable, the last at ``position``."""

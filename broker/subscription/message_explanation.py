@@ -86,7 +86,7 @@ async def explain_message(
         return found
     left = state.batch_ack_set(position) if batch_index >= 0 else None
     if state.is_acked(position) or (left is not None and not _has_bit(left, batch_index)):
-        return explanation.acknowledged()
+        return subscription.with_unread(explanation.acknowledged())
     told = subscription.explain_entry(position, head, batch_index)
     if error and told.reason is not Reason.PENDING:
         return explanation.unreadable(error)

@@ -22,6 +22,7 @@ from magnetar.broker.dispatch.interfaces import (
     ReadableLog,
 )
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
+from magnetar.broker.dispatch.never_delivered import with_unread
 from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.dispatch.single_active import SingleActiveDispatcher
 from magnetar.broker.errors import (
@@ -647,7 +648,7 @@ class PersistentSubscription(Subscription):
     def _explain(self, publishing: Explanation | None) -> Explanation:
         state, core = self.cursor.state, self._core
         if not state.backlog:
-            found = explanation.caught_up(self._moved_ms, publishing)
+            found = self.with_unread(explanation.caught_up(self._moved_ms, publishing))
             return found if core is None else core.with_standby(found)
         oldest = state.first_unacked()
         unread = state.first_unacked_from(self.read_position)
@@ -680,6 +681,11 @@ class PersistentSubscription(Subscription):
 
     def explain_oldest(self) -> Explanation:
         return self.explain_entry(self.cursor.state.first_unacked(), None)
+
+    def with_unread(self, found: Explanation) -> Explanation:
+        """``found``: that something is acknowledged. Adds what no consumer acknowledged."""
+        age_ms, evictions = self.now_ms() - self.last_expire_ms, self.topic.backlog.evicted_by_size
+        return with_unread(found, self.expired_entries, age_ms, evictions)
 
     def explain_transactions(self) -> TransactionExplainer:
         coordinators, log = self.topic.service.transactions, self.log

@@ -177,6 +177,11 @@ class BacklogCheck:
         quotas = self._topic.policies.backlog_quotas
         return limits_size(quotas) or limits_age(quotas)
 
+    @property
+    def evicted_by_size(self) -> int:
+        """How often subscriptions were moved; those of age are among a subscription's expired."""
+        return self.evictions[SIZE]
+
     def explain(self) -> Steps[Explanation | None]:
         """Why producers wait or are refused; None: they aren't. The age is the last check's."""
         if not self.is_limited:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from magnetar.broker.compaction.compacted_ledger import CompactedLedger
 from magnetar.broker.compaction.topic_compaction import TopicCompaction
-from magnetar.broker.dispatch import explanation
+from magnetar.broker.dispatch import explanation, never_delivered
 from magnetar.broker.dispatch.async_dispatcher import AsyncDispatcher
 from magnetar.broker.dispatch.explanation import Explanation, Reason
 from magnetar.broker.errors import (
@@ -724,6 +724,9 @@ class PersistentTopic(Topic):
         found = yield from self.backlog.explain()
         if found is None:
             found = yield from super().explain_publishing()
+        dropped = None if self.deduplication is None else self.deduplication.dropped()
+        if found is None and dropped is not None:
+            found = never_delivered.duplicates(dropped, self.service.clock())
         ledger = self.ledger
         missing, allowed = ledger.missing_bookies
         is_waiting = ledger.pending_bytes or missing

@@ -93,6 +93,37 @@ def test_partitions_and_refusals(admin: httpx.Client) -> None:
     admin.delete(f"{path}/partitions", params={"force": "true"})
 
 
+def test_what_no_consumer_acknowledged_for_its_application(
+    admin: httpx.Client, client: pulsar.Client
+) -> None:
+    """What expired, and what clients moved to a retry letter or dead letter topic."""
+    local = f"explain-{secrets.token_hex(4)}"
+    topic, path = f"persistent://public/default/{local}", f"/persistent/public/default/{local}"
+    url = f"{path}/subscription/s/explain"
+    consumer = client.subscribe(topic, "s", consumer_type=SHARED)
+    sent = client.create_producer(topic, batching_enabled=False).send(b"x")
+    where = {"messageId": f"{sent.ledger_id()}:{sent.entry_id()}"}
+    consumer.acknowledge(consumer.receive(30_000))
+    wait_until(lambda: reason(admin, url, sent) == "acknowledged", "an acknowledgment")
+    assert "letterTopics" not in admin.get(url, params=where).json()
+    assert admin.put(f"{path}-s-DLQ").is_success
+    assert admin.get(url, params=where).json()["letterTopics"] == [f"{topic}-s-DLQ"]
+    assert admin.put(f"{path}/subscription/t", json={"ledgerId": -1, "entryId": -1}).is_success
+    url = f"{path}/subscription/t/explain"
+
+    def expired() -> bool:
+        admin.post(f"{path}/subscription/t/expireMessages/1")  # what is older than a second
+        told = admin.get(url).json()
+        return (
+            told.get("expiredEntries") == 1 and "1 entry expired unacknowledged" in told["message"]
+        )
+
+    wait_until(expired, "the expiry")
+    assert admin.get(url, params=where).json()["expiredEntries"] == 1
+    for each in (path, f"{path}-s-DLQ"):
+        admin.delete(each, params={"force": "true"})
+
+
 def test_without_storage(admin: httpx.Client, client: pulsar.Client) -> None:
     local = f"explain-{secrets.token_hex(4)}"
     topic = f"non-persistent://public/default/{local}"

@@ -27,7 +27,7 @@ SEEDS = seeds(3)
 REASONS = {
     *(Reason.CAUGHT_UP, Reason.NO_PRODUCER, Reason.PRODUCER_REFUSED, Reason.STORING),
     *(Reason.QUOTA_HELD, Reason.PUBLISH_RATE_LIMITED, Reason.STORAGE_FAILED, Reason.TERMINATED),
-    Reason.PRODUCERS_QUEUED,
+    *(Reason.PRODUCERS_QUEUED, Reason.DUPLICATES),
     *(Reason.NO_CONSUMER, Reason.CONSUMER_REFUSED, Reason.NO_PERMITS),
 }
 
@@ -232,10 +232,26 @@ class TopicWorld:
             await self.end_consumer()
             self.check()
 
+    async def with_duplicates(self, client: Client) -> None:
+        """What is sent again isn't stored, and is told of until something is."""
+        await self.policy(deduplicationEnabled=True)
+        topic = self.topic
+        await eventually(lambda: topic.deduplication is not None and topic.deduplication.judges)
+        for sequence, told in ((self.sequence, None), (0, Reason.DUPLICATES)):
+            client.feed(message(sequence))
+            receipts(await client.receive(1))
+            self.producer_refused_ms = None
+            await self.skip()
+            self.check(told)
+        await self.policy(deduplicationEnabled=False)
+        await eventually(lambda: topic.deduplication is None)
+        self.sequence += 1
+
     async def with_faults(self) -> None:
         """One after the other, each once, and each ends."""
         await self.skip()
         client, service = self.producers[0], self.broker.service
+        await self.with_duplicates(client)
         release = self.broker.hold_storage()
         client.feed(message(self.sequence))
         await eventually(lambda: self.topic.ledger.pending_bytes > 0)

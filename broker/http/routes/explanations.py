@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import product
 from typing import Annotated, Any, Final, TypeAlias
 
 from fastapi import Query, Request, Response
 
-from magnetar.broker.dispatch.explanation import publishable
+from magnetar.broker.dispatch.explanation import Reason, publishable
+from magnetar.broker.dispatch.never_delivered import with_dead_letters
 from magnetar.broker.dispatch.worst_reason import (
     in_partition,
     worst_of_subscriptions,
@@ -26,7 +28,7 @@ from magnetar.broker.http.topics.topic_access import (
     loaded,
     no_subscription,
 )
-from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.protocol.topic_name import InvalidTopicNameError, TopicName
 from magnetar.broker.service.broker_service import BrokerService
 from magnetar.broker.subscription.message_explanation import (
     NO_MESSAGE,
@@ -219,7 +221,24 @@ def _find(topic: LoadedTopic, name: str) -> Subscription:
 
 async def _of_message(subscription: Subscription, message: _Message) -> dict[str, Any]:
     assert isinstance(subscription, PersistentSubscription)
-    return (await explain_message(subscription, *message)).as_json()
+    found = await explain_message(subscription, *message)
+    if found.reason is Reason.ACKNOWLEDGED:
+        found = with_dead_letters(found, await _letter_topics(subscription))
+    return found.as_json()
+
+
+async def _letter_topics(subscription: Subscription) -> list[str]:
+    """Those that clients' dead letter policies name, if nothing else is told, and that exist."""
+    name, directory = subscription.topic.name, subscription.topic.service.directory
+    found = list[str]()
+    for base, suffix in product(dict.fromkeys((name.base, name)), ("RETRY", "DLQ")):
+        try:
+            letters = TopicName.parse(f"{base}-{subscription.name}-{suffix}")
+        except InvalidTopicNameError:  # as of a subscription with a slash in its name
+            return []
+        if await directory.exists(letters) or await directory.partitions(letters) is not None:
+            found.append(str(letters))
+    return found
 
 
 async def _answer(

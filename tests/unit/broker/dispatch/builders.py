@@ -15,6 +15,7 @@ from magnetar.broker.rate_limits.topic_rate_limiters import TopicRateLimiters
 from magnetar.broker.subscription.consumer import Consumer, SubscribeRequest
 from magnetar.broker.subscription.non_persistent_subscription import NonPersistentSubscription
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
+from magnetar.broker.topic.backlog_check import BacklogCheck
 from magnetar.managed_ledger.entry_batch import EntryBatch
 from magnetar.managed_ledger.position import Position
 from tests.unit.broker.dispatch.doubles import MemoryCursor, MemoryLedger
@@ -47,6 +48,7 @@ class FakeTopic:
         self.waiting: dict[AsyncDispatcher, None] = {}
         self.forgotten: list[str] = []
         self.rate_limits = TopicRateLimiters(cast("Any", self))
+        self.backlog = BacklogCheck(cast("Any", self))
 
     @property
     def policies(self) -> EffectivePolicies:

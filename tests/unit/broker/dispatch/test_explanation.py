@@ -12,6 +12,7 @@ from pyroaring import BitMap
 from magnetar.broker.dispatch import explanation, key_shared
 from magnetar.broker.dispatch.explanation import STALLS, Explanation, Reason, counted, duration
 from magnetar.broker.dispatch.interfaces import ConsumerState
+from magnetar.broker.dispatch.never_delivered import with_unread
 from magnetar.broker.dispatch.pending_ages import SAMPLES_MAX, PendingAges
 from magnetar.broker.dispatch.unacked_budget import UnackedBudget
 from magnetar.broker.policies.effective import Rate
@@ -543,3 +544,20 @@ async def add(subscription: Any, sub_type: int) -> tuple[Consumer, FakeSink]:
     sink = FakeSink()
     request = SubscribeRequest(subscription="s", sub_type=sub_type, consumer_name="c")
     return await subscription.add_consumer(request, sink), sink
+
+
+def test_what_is_acknowledged_without_a_consumer_is_told() -> None:
+    nothing = with_unread(explanation.caught_up(0), 0, 0, 0)
+    assert nothing == explanation.caught_up(0)
+    told = with_unread(explanation.acknowledged(), 2_000, 5_000, 1)
+    assert told.details == {"expiredEntries": 2_000, "quotaEvictions": 1}
+    assert "2,000 entries expired unacknowledged (message TTL, backlog quota or a " in told.message
+    assert told.message.endswith("past unacknowledged messages 1 time.")
+
+
+def test_of_a_batch_one_message_may_be_missing() -> None:
+    consumer = ConsumerState("c")
+    known = {"since_ms": 0, "redeliveries": 0}
+    of_batch = explanation.pending(consumer, 0, messages=10, **known)
+    assert "one message of it may be all that is missing" in of_batch.message
+    assert "one message" not in explanation.pending(consumer, 0, messages=1, **known).message

@@ -299,10 +299,10 @@ FAULTS: list[tuple[Facts, str, Severity, str]] = [
         "doesn't answer this broker: UNAVAILABLE",
     ),
     (
-        bookies(replace(BOOKIES[0], is_read_only=True, used=0.96)),
+        bookies(replace(BOOKIES[0], is_read_only=True, used=0.96, free_bytes=200 << 20)),
         "bookie-read-only",
         WARNING,
-        "takes no new entries; 96% of its disk is in use",
+        "takes no new entries; 96% of its disk is in use, 200 MiB are free (it needs minUsable",
     ),
     (bookies(replace(BOOKIES[0], used=0.86)), "disk-full", WARNING, "86% of the bookie's disk"),
     (bookies(replace(BOOKIES[0], used=0.95)), "disk-full", CRITICAL, "95% of the bookie's disk"),
@@ -364,7 +364,7 @@ FAULTS: list[tuple[Facts, str, Severity, str]] = [
         "93% of the broker's memory",
     ),
     (replace(BROKER, usage={OPEN_FILES: 0.95}), "broker-overloaded", WARNING, "limit of open"),
-    (replace(BROKER, usage={"cpu": 0.9}), "broker-overloaded", NOTE, "90% of the broker's cpu"),
+    (replace(BROKER, usage={"cpu": 0.9}), "broker-overloaded", NOTE, "90% of the cpu of"),
     (
         replace(BROKER, without_effect="tokenSecretKey: without effect"),
         "settings-at-odds",

@@ -4,15 +4,18 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from magnetar.broker.dispatch.explanation import Reason
 from magnetar.broker.errors import PersistenceError
 from magnetar.broker.producer.deduplication import DEDUPLICATION_CURSOR, Deduplication
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import parse_entry_body
 from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.broker.topic.persistent_topic import PersistentTopic
 from magnetar.managed_ledger.errors import ManagedLedgerClosedError
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST
+from magnetar.metadata.loop_turns import run_at_once
 from tests.unit.broker.doubles import Broker, Client, message, receipts
 from tests.unit.managed_ledger.cluster import eventually
 
@@ -291,3 +294,33 @@ async def test_a_timed_snapshot_lets_old_entries_go(broker: Broker) -> None:
     assert topic.last_sequence_id("p") == 2
     topic.sweep_deduplication(now_ms + minutes * 60_000 + 1)
     assert topic.last_sequence_id("p") == -1
+
+
+async def test_a_producer_that_begins_again_is_told_of_until_something_is_stored(
+    broker: Broker,
+) -> None:
+    client, _ = await connected(broker)
+    topic = await topic_of(broker)
+    client.feed(sends(0, 1, 2))
+    await client.receive(3)
+    assert run_at_once(topic.explain_publishing()) is None
+    for repeated in (0, 1):
+        client.feed(sends(repeated))
+        await client.receive(1)
+    told = run_at_once(topic.explain_publishing())
+    assert told is not None
+    assert told.reason is Reason.DUPLICATES
+    assert told.details == {"duplicates": 2, "lastSequenceId": 2}
+    assert "Producer p sends, and nothing is stored: the last 2 entries were" in told.message
+    subscription = topic.subscriptions["keeper"]
+    assert isinstance(subscription, PersistentSubscription)
+    subscription.clear_backlog()
+    assert subscription.explain(told).message.startswith("Every message is acknowledged. Producer")
+    broker.cluster.now_ms += 600_000
+    assert run_at_once(topic.explain_publishing()) is None
+    client.feed(sends(1))
+    await client.receive(1)
+    assert run_at_once(topic.explain_publishing()) is not None
+    client.feed(sends(3))
+    await client.receive(1)
+    assert run_at_once(topic.explain_publishing()) is None
