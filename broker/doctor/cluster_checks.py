@@ -148,8 +148,14 @@ def _check_owners(facts: ClusterFacts) -> Iterator[Finding]:
 def check_clocks(clocks: Mapping[str, Clock], watcher: str) -> Iterator[Finding]:
     """Args:
     clocks: by the name of their machine.
-    watcher: whose clock they are compared with.
+    watcher: whose clock they are compared with; it is the wrong one if the others, two at least,
+        agree.
     """
+    ahead_ms = [clock.ahead_ms for clock in clocks.values()]
+    if len(ahead_ms) > 1 and max(ahead_ms) - min(ahead_ms) < SKEW_MS:
+        nearest = min(clocks.values(), key=lambda clock: clock.skew_ms)
+        clocks = {watcher: Clock(-nearest.ahead_ms, nearest.error_ms)}
+        watcher = f"the {len(ahead_ms)} others, which agree"
     for name, clock in clocks.items():
         if (skew_ms := clock.skew_ms) < SKEW_MS:
             continue

@@ -747,6 +747,16 @@ def test_a_limit_of_the_whole_broker_is_left_to_people() -> None:
     assert found.command == f"magnetar admin topics explain {T} -s s"
 
 
+def test_a_broker_is_blamed_whose_clock_differs_from_others_that_agree() -> None:
+    others = [replace(each, clock=Clock(-120_000 + n * 500, 50)) for n, each in enumerate(BOOKIES)]
+    (found,) = (each for each in check_storage(bookies(*others)) if each.check == "clock-skew")
+    assert found.subject == "this broker"
+    assert "119 s ahead of that of the 3 others, which agree" in found.sentence
+    apart = [*others[:2], replace(BOOKIES[2], clock=Clock(9_000))]
+    found_apart = [each for each in check_storage(bookies(*apart)) if each.check == "clock-skew"]
+    assert [each.subject for each in found_apart] == [each.bookie_id for each in BOOKIES]
+
+
 def test_a_clock_is_compared_with_the_middle_of_the_question() -> None:
     assert clock_between(1_000, 1_050, 1_100) == Clock(0, 50)
     assert clock_between(1_000, 9_050, 1_100).skew_ms == 7_950
