@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import socket
 
 from magnetar.broker.cli.errors import CliError, RefusedError, UnreachableError
 from magnetar.broker.cli.profiles import target_of
@@ -34,20 +35,14 @@ async def _serve(options: argparse.Namespace) -> None:
             contents=options.messages,
             masked_fields=options.masked_fields,
         ) as app:
-            config = uvicorn.Config(
-                app,
-                host=options.bind,
-                port=options.port,
-                log_level="warning",
-                access_log=False,
-                server_header=False,
-            )
-            server = uvicorn.Server(config)
-            print(
-                f"console of {target.admin_url}: http://{options.bind}:{options.port}/console/",
-                flush=True,
-            )
-            await server.serve()
+            config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
+            # Who reads the line below may come at once.
+            with _listener(options.bind, options.port) as listener:
+                print(
+                    f"console of {target.admin_url}: http://{options.bind}:{options.port}/console/",
+                    flush=True,
+                )
+                await uvicorn.Server(config).serve(sockets=[listener])
     except AdminError as error:
         if error.status == 503:
             raise UnreachableError(str(error), target.admin_url) from error
@@ -55,3 +50,12 @@ async def _serve(options: argparse.Namespace) -> None:
             text = f"login    HTTP {error.status}\nReason: {error}"
             raise RefusedError(text, error.status) from error
         raise CliError(f"{target.admin_url} is no admin API: {error}") from error
+
+
+def _listener(address: str, port: int) -> socket.socket:
+    """Raises CliError."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        return socket.create_server((address, port), family=family)
+    except OSError as error:
+        raise CliError(f"--bind {address} --port {port}: {error.strerror or error}") from error

@@ -1,5 +1,6 @@
 """`magnetar console` on its way to a cluster: each step is told, one that fails is named."""
 
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +80,17 @@ def test_the_step_that_fails_is_named(
         assert steps(shown.out) == done
         assert failed in shown.err
         assert advice in shown.err
+
+
+def test_a_port_that_is_taken_is_named(
+    standalone: StandaloneProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert main(["console", "--admin-url", standalone.admin_url, "--port", port]) == 1
+    shown = capsys.readouterr()
+    assert f"--bind 127.0.0.1 --port {port}: Address already in use" in shown.err
+    assert "/console/" not in shown.out, "nobody is sent there"
 
 
 def test_the_way_to_a_broker_with_tls_and_tokens(

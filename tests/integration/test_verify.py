@@ -135,8 +135,8 @@ def test_an_interrupted_run_tells_what_it_has(
         assert verify(*urls, "--messages", "10", "--seconds", "600") == code
     finally:
         signal(SIGINT, before)
-    assert "Nobody can say: interrupted (1 rounds" in capsys.readouterr().out
-    assert "Nobody can say: interrupted (1 rounds" in report.read_text()
+    assert "Nobody can say: interrupted (1 round in " in capsys.readouterr().out
+    assert "Nobody can say: interrupted (1 round in " in report.read_text()
     topics = {*admin.get("/persistent/public/default").json()} - left
     assert [topic for topic in topics if "/verify-" in topic] == []
 
