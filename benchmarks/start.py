@@ -36,7 +36,12 @@ def start(tree: Path, data: Path, processes: int) -> tuple[float, float]:
     environment = {key: text for key, text in os.environ.items() if not key.startswith("PYTHON")}
     begun_s = time.perf_counter()
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, text=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=tree,  # with -m modules are looked for there first
+        env=environment,
+        text=True,
     ) as made:
         assert made.stdout is not None
         if not any(line.startswith("magnetar standalone: ") for line in made.stdout):
