@@ -19,7 +19,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -120,10 +119,6 @@ def response_of(error: Exception) -> Response:
             return error_response(503, f"metadata store: {error}")
         case _ if isinstance(error, _CHANGING):
             return error_response(503, str(error))
-        case RequestValidationError():
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"][1:])
-            return error_response(400, f"{where}: {first['msg']}")
         case HTTPException():
             answer = error_response(error.status_code, str(error.detail))
             answer.headers.update(error.headers or {})

@@ -5,14 +5,16 @@ the answers that any request may get, and the request id. FastAPI's own 422 goes
 400 here.
 """
 
+from __future__ import annotations
+
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from fastapi.openapi.utils import get_openapi
-from fastapi.routing import APIRoute
+if TYPE_CHECKING:
+    from magnetar.broker.http.routing.route import Route
 
 _DESCRIPTION: Final = """\
 The HTTP interface of Magnetar, compatible with Apache Pulsar's admin API v2, lookup, REST produce
@@ -118,7 +120,7 @@ _COMMON: Final = {
 class OpenApi:
     """The document, made when it is asked for first, in half a second. Any thread may call it."""
 
-    def __init__(self, version: str, routes: Callable[[], list[APIRoute]]) -> None:
+    def __init__(self, version: str, routes: Callable[[], Iterable[Route]]) -> None:
         self._version, self._routes = version, routes
         self._making = threading.Lock()
         self._document: dict[str, Any] = {}
@@ -126,11 +128,16 @@ class OpenApi:
     def __call__(self) -> dict[str, Any]:
         with self._making:
             if not self._document:
+                # Imported here: FastAPI is a quarter of a start, and few ask for the document.
+                from fastapi.openapi.utils import get_openapi
+
+                from magnetar.broker.http.routing.documented_route import documented_route
+
                 self._document = get_openapi(
                     title="Magnetar",
                     version=self._version,
                     description=_DESCRIPTION,
-                    routes=self._routes(),
+                    routes=[documented_route(route) for route in self._routes()],
                     license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
                 )
                 _complete(self._document)

@@ -17,8 +17,7 @@ from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import orjson
-from fastapi import Request
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 

@@ -215,7 +215,7 @@ class Standalone:
             embedded = open_embedded(config.data_path)
             embedded.on_session_event(self._on_session_event)
             return embedded
-        # Importing FastAPI can hold the loop for longer than a session may be silent.
+        # Importing the HTTP part can hold the loop for longer than a session may be silent.
         import magnetar.broker.http.server.app
         import magnetar.broker.http.server.server  # noqa: F401
 
@@ -236,7 +236,7 @@ class Standalone:
             raise ConfigError(f"metadataStoreUrl, metadataStoreConfigPath: {error}") from error
 
     async def _listen(self, stack: AsyncExitStack, service: BrokerService) -> None:
-        # Imported here: FastAPI takes longer to import than all the rest to start.
+        # Imported here, a third of the start: probes are answered by then.
         from magnetar.broker.http.server.app import create_app
         from magnetar.broker.http.server.server import HttpServer
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from fastapi import Depends, Query, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from magnetar.broker.http.dependencies import Namespace, Service, flag, parse_json, read_body
 from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.parameters import Depends, Query
 from magnetar.broker.http.responses import JsonResponse, no_content
 from magnetar.broker.http.topics.topic_access import not_found
 from magnetar.broker.policies.applied import applied_policies

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fastapi import Depends, Query, Response
+from starlette.responses import Response
 
 from magnetar.broker.http.dependencies import body_doc, flag
 from magnetar.broker.http.errors import ApiError, answer_for
+from magnetar.broker.http.parameters import Depends, Query
 from magnetar.broker.http.policies.policy_access import (
     Applied,
     PolicyScope,

@@ -3,10 +3,12 @@
 from typing import Annotated
 
 import orjson
-from fastapi import Path, Query, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from magnetar.broker.http.dependencies import DECODED, Namespace, Service, body_doc, read_body
 from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.parameters import Path, Query
 from magnetar.broker.http.policies.policy_access import ABSENT, NamespacePolicies
 from magnetar.broker.http.responses import JsonResponse, TextResponse, no_content
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode

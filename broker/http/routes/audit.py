@@ -4,11 +4,13 @@ import heapq
 from itertools import islice
 from typing import Annotated, Any, Final
 
-from fastapi import Query, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from magnetar.broker.cluster.broker_client import BrokerCall
 from magnetar.broker.http.dependencies import Flag, Service, flag
 from magnetar.broker.http.middleware.audit import CHANGES_MAX, AuditLog
+from magnetar.broker.http.parameters import Query
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.routing.scatter_gather import Spread

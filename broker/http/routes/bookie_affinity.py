@@ -2,10 +2,11 @@
 
 from typing import Annotated, Any, Final
 
-from fastapi import Depends, Response
+from starlette.responses import Response
 
 from magnetar.broker.http.dependencies import Namespace, Service, body_doc
 from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.parameters import Depends
 from magnetar.broker.http.policies.policy_access import ABSENT, JsonBody
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode

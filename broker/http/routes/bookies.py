@@ -2,14 +2,15 @@
 
 from typing import Annotated, Any, Final
 
-from fastapi import Path, Query, Response
 from pydantic import BaseModel, ConfigDict
+from starlette.responses import Response
 
 from magnetar.bookkeeper.client.bookie_states import BookieState, bookie_states
 from magnetar.bookkeeper.client.placement.config import RACK_AWARE, REGION_AWARE, ZONE_AWARE
 from magnetar.broker.bookie_client_settings import policy_of
 from magnetar.broker.http.dependencies import DECODED, Body, Service
 from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.parameters import Path, Query
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.service.broker_service import BrokerService

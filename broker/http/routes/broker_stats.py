@@ -9,11 +9,13 @@ from operator import itemgetter
 from typing import Annotated, Any, Final
 
 import psutil
-from fastapi import Path, Query, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from magnetar.broker.cluster.load_report import load_report
 from magnetar.broker.http.dependencies import Namespace, Service
 from magnetar.broker.http.errors import ApiError, answer_for
+from magnetar.broker.http.parameters import Path, Query
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.streamed_answers import in_pieces, object_of, taken_apart

@@ -3,11 +3,13 @@
 import asyncio
 from typing import Annotated
 
-from fastapi import Path, Query, Request, Response
 from starlette.background import BackgroundTask
+from starlette.requests import Request
+from starlette.responses import Response
 
 from magnetar.broker.http.dependencies import DECODED, Flag, Service, flag
 from magnetar.broker.http.errors import ApiError, answer_for
+from magnetar.broker.http.parameters import Path, Query
 from magnetar.broker.http.responses import JsonResponse, TextResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.topics.health import HealthCheckError, check_round_trip

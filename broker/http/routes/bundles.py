@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
-from fastapi import Path, Query, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from magnetar.broker.cluster.broker_client import BrokerCall
 from magnetar.broker.cluster.bundle_load import (
@@ -28,6 +29,7 @@ from magnetar.broker.http.dependencies import (
     form_decode,
 )
 from magnetar.broker.http.errors import ApiError, RedirectError, answer_for
+from magnetar.broker.http.parameters import Path, Query
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.redirects import location_at, require_owner, whom_to_ask
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode

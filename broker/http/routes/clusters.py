@@ -2,11 +2,12 @@
 
 from typing import Annotated, Any, Final
 
-from fastapi import Path, Query, Response
 from pydantic import BaseModel, ConfigDict
+from starlette.responses import Response
 
 from magnetar.broker.http.dependencies import DECODED, Body, Service
 from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.parameters import Path, Query
 from magnetar.broker.http.responses import JsonResponse, no_content
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
 from magnetar.broker.http.routing.scatter_gather import ScatterGather, Spread

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, cast
 
-from fastapi import Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.http.errors import ApiError

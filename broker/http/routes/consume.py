@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import orjson
-from fastapi import Depends, Query, Request, Response
-from starlette.responses import StreamingResponse
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
 
 from magnetar.broker.errors import SubscriptionNotFoundError
 from magnetar.broker.http.dependencies import (
@@ -34,6 +34,7 @@ from magnetar.broker.http.messaging.rest_consume import (
     parse_token,
 )
 from magnetar.broker.http.messaging.value_schemas import DecodedValue, ValueSchemas
+from magnetar.broker.http.parameters import Depends, Query
 from magnetar.broker.http.responses import JsonResponse, no_content
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
 from magnetar.broker.http.routing.route_permissions import right_of
@@ -126,7 +127,7 @@ Options = Annotated[SessionOptions, Depends(_options)]
 class _SessionRequest:
     """The session a call is about; opened by the route, once all of the request is known good.
 
-    A dependency that opened it would do so before FastAPI looks at the route's own parameters.
+    A dependency that opened it would do so before we look at the route's own parameters.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """What is wrong with the cluster; own paths, below none of Pulsar's, whose names are clusters'."""
 
-from fastapi import Response
+from starlette.responses import Response
 
 from magnetar.broker.http.dependencies import Service
 from magnetar.broker.http.responses import JsonResponse

@@ -10,7 +10,8 @@ import zlib
 from importlib import resources
 from typing import Final
 
-from fastapi import Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.middleware.compression import accepts_gzip

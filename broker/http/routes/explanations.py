@@ -5,7 +5,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import product
 from typing import Annotated, Any, Final, TypeAlias
 
-from fastapi import Query, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from magnetar.broker.dispatch.explanation import Reason, publishable
 from magnetar.broker.dispatch.never_delivered import with_dead_letters
@@ -17,6 +18,7 @@ from magnetar.broker.dispatch.worst_reason import (
 from magnetar.broker.http.dependencies import Service, SubscriptionName, Topic, names_of
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.messaging.rest_consume import parse_message_id_text
+from magnetar.broker.http.parameters import Query
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
 from magnetar.broker.http.routing.scatter_gather import ScatterGather, Spread
 from magnetar.broker.http.streamed_answers import long_json

@@ -9,12 +9,14 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
 import orjson
-from fastapi import Depends, Query, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from magnetar.broker.auth.authorization import Caller
 from magnetar.broker.cluster.broker_client import BrokerCall
 from magnetar.broker.http.dependencies import Flag, Service, flag
 from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.parameters import Depends, Query
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.routing.scatter_gather import ScatterGather, Spread
@@ -149,7 +151,7 @@ class Asked:
         )
 
 
-# Dependencies are coroutines: FastAPI would call a class in a thread.
+# Dependencies are coroutine functions, so no class.
 
 
 async def _asked(

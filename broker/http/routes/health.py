@@ -2,7 +2,7 @@
 
 from pathlib import Path as FilePath
 
-from fastapi import Response
+from starlette.responses import Response
 
 from magnetar.bookkeeper.probes import readiness_document
 from magnetar.broker.http.dependencies import Service

@@ -5,7 +5,8 @@
 
 from typing import Annotated, Any, Final
 
-from fastapi import Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from magnetar.broker.cluster.broker_client import BrokerCall
 from magnetar.broker.http.dependencies import Flag, Service, Topic, flag

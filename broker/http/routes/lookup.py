@@ -3,10 +3,12 @@
 from typing import Annotated
 from urllib.parse import urlencode
 
-from fastapi import Header, Query, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from magnetar.broker.http.dependencies import Authoritative, Service, Topic, flag
 from magnetar.broker.http.errors import ApiError, answer_for
+from magnetar.broker.http.parameters import Header, Query
 from magnetar.broker.http.responses import JsonResponse, TextResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.protocol.topic_name import TopicName

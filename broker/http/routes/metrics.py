@@ -1,6 +1,7 @@
 """/metrics: Prometheus text under Pulsar's names."""
 
-from fastapi import Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from magnetar.broker.http.dependencies import Service
 from magnetar.broker.http.metrics.metrics import metrics_of

@@ -4,12 +4,13 @@ import logging
 from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import Depends, Request
+from starlette.requests import Request
 
 from magnetar.broker.cluster.broker_client import BrokerCall, BrokerRefusedError, topic_path
 from magnetar.broker.errors import BrokerError, SubscriptionNotFoundError, TopicNotFoundError
 from magnetar.broker.http.dependencies import Namespace, Service, SubscriptionName, form_decode
 from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.parameters import Depends
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.routing.scatter_gather import ScatterGather, Spread, each
 from magnetar.broker.http.topics.namespace_topics import topics_everywhere

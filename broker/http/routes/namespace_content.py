@@ -6,7 +6,7 @@ And what has no row there: permissions, properties, clusters, groups that this v
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
-from fastapi import Path, Response
+from starlette.responses import Response
 
 from magnetar.broker.http.dependencies import (
     DECODED,
@@ -16,6 +16,7 @@ from magnetar.broker.http.dependencies import (
     body_doc,
 )
 from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.parameters import Path
 from magnetar.broker.http.policies.policy_access import (
     ABSENT,
     ALL_EXAMPLE,

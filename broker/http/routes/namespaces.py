@@ -2,11 +2,13 @@
 
 from typing import Annotated, Any
 
-from fastapi import Query, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from magnetar.broker.errors import AlreadyExistsError, NamespaceNotFoundError, TenantNotFoundError
 from magnetar.broker.http.dependencies import Namespace, Service, Tenant, body_doc, flag
 from magnetar.broker.http.errors import ApiError, answer_for
+from magnetar.broker.http.parameters import Query
 from magnetar.broker.http.policies.policy_access import JsonBody, NamespacePolicies, require_local
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routes.bundles import bundle_errors

@@ -3,7 +3,8 @@
 from typing import Annotated, Any
 
 import orjson
-from fastapi import Path, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from magnetar.broker.http.dependencies import Topic, body_doc, off_loop, parse_json, read_body
 from magnetar.broker.http.errors import ApiError
@@ -14,6 +15,7 @@ from magnetar.broker.http.messaging.rest_produce import (
     parse_messages,
 )
 from magnetar.broker.http.messaging.value_schemas import STRING
+from magnetar.broker.http.parameters import Path
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
 from magnetar.broker.protocol.messages import OutgoingMessage
@@ -99,7 +101,7 @@ _RESPONSES: Statuses = {
     422: "Not a definition of its schema type",
     501: "Values of this schema type have no text form",
 }
-# Accepted and of no effect, so it is described by hand: FastAPI needs 6 µs to read it.
+# Accepted and of no effect, so it is described by hand.
 _AUTHORITATIVE = {
     "name": "authoritative",
     "in": "query",

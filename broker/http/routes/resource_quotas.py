@@ -5,11 +5,12 @@ Groups are refused, as nothing would enforce their limits.
 
 from typing import Annotated
 
-from fastapi import Depends, Path, Response
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
 
 from magnetar.broker.http.dependencies import Body, Bundle, Namespace, Service
 from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.parameters import Depends, Path
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routes.bundles import bundle_errors
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses

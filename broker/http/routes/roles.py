@@ -7,11 +7,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Annotated, Any, Final
 
-from fastapi import Path, Query, Response
+from starlette.responses import Response
 
 from magnetar.broker.auth.authorization import NO_GRANTS
 from magnetar.broker.auth.role_grants import count_roles, grants_of_namespace, grants_of_tenant
 from magnetar.broker.http.dependencies import DECODED, Service
+from magnetar.broker.http.parameters import Path, Query
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.routing.scatter_gather import each

@@ -3,9 +3,11 @@
 import asyncio
 from typing import Annotated, Any, Final
 
-from fastapi import Query, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from magnetar.broker.http.dependencies import Service
+from magnetar.broker.http.parameters import Query
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.routing.scatter_gather import each

@@ -3,12 +3,13 @@
 from typing import Annotated, Any
 
 import orjson
-from fastapi import Depends, Path, Query, Response
 from pydantic import BaseModel, Field
+from starlette.responses import Response
 
 from magnetar.broker.errors import IncompatibleSchemaError, InvalidSchemaError
 from magnetar.broker.http.dependencies import Body, Service, flag, make_topic_name
 from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.parameters import Depends, Path, Query
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
 from magnetar.broker.protocol.topic_name import TopicName

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Annotated, Literal
 
-from fastapi import Path, Query, Request, Response
-from starlette.responses import StreamingResponse
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from magnetar.broker.compaction.compacted_view import CompactedLog
@@ -33,6 +33,7 @@ from magnetar.broker.http.messaging.message_search import (
     place_of,
 )
 from magnetar.broker.http.middleware.audit import note_read
+from magnetar.broker.http.parameters import Path, Query
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
 from magnetar.broker.http.routing.route_permissions import right_of

@@ -2,10 +2,11 @@
 
 from typing import Annotated, Any
 
-from fastapi import Path, Response
+from starlette.responses import Response
 
 from magnetar.broker.http.dependencies import Body, Service, Topic
 from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.parameters import Path
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
 from magnetar.broker.http.routing.scatter_gather import Spread, each

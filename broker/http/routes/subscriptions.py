@@ -2,11 +2,12 @@
 
 from typing import Annotated
 
-from fastapi import Query, Response
+from starlette.responses import Response
 
 from magnetar.broker.errors import AlreadyExistsError, SubscriptionNotFoundError
 from magnetar.broker.http.dependencies import Service, SubscriptionName, Topic, flag
 from magnetar.broker.http.errors import ApiError, answer_for
+from magnetar.broker.http.parameters import Query
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.routing.scatter_gather import Spread

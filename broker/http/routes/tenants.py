@@ -2,12 +2,13 @@
 
 from typing import Annotated, Any
 
-from fastapi import Query, Response
 from pydantic import BaseModel, ConfigDict
+from starlette.responses import Response
 
 from magnetar.broker.errors import AlreadyExistsError, PreconditionFailedError, TenantNotFoundError
 from magnetar.broker.http.dependencies import Body, Service, Tenant, flag
 from magnetar.broker.http.errors import ApiError, answer_for
+from magnetar.broker.http.parameters import Query
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.routing.scatter_gather import Spread

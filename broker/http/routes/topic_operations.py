@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, NoReturn
 
-from fastapi import Response
+from starlette.responses import Response
 
 from magnetar.broker.cluster.broker_client import BrokerCall, topic_path
 from magnetar.broker.http.dependencies import Body, Service, Topic

@@ -4,11 +4,13 @@ import re
 from contextlib import suppress
 from typing import Annotated, Any
 
-from fastapi import Depends, Query, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from magnetar.broker.errors import AlreadyExistsError
 from magnetar.broker.http.dependencies import Service, Topic, flag, read_json
 from magnetar.broker.http.errors import ApiError, answer_for
+from magnetar.broker.http.parameters import Depends, Query
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.routing.scatter_gather import each

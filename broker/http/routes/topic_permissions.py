@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from fastapi import Path, Response
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
 
 from magnetar.broker.http.dependencies import DECODED, Body, Service, Topic
 from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.parameters import Path
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, RouteOptions, Routes, RoutingMode
 from magnetar.broker.http.topics.topic_access import NOT_FOUND, TOPIC, not_found

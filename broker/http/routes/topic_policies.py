@@ -5,10 +5,11 @@ A partitioned topic's hold for its partitions, which have none of their own.
 
 from typing import Annotated
 
-from fastapi import Depends, Response
+from starlette.responses import Response
 
 from magnetar.broker.http.dependencies import Service, SubscriptionName, Topic, body_doc, flag
 from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.parameters import Depends
 from magnetar.broker.http.policies.policy_access import (
     ALL_EXAMPLE,
     TOPIC_REFUSALS,

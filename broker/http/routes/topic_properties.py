@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from typing import Annotated
 
-from fastapi import Query, Response
+from starlette.responses import Response
 
 from magnetar.broker.http.dependencies import Service, Topic
 from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.parameters import Query
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
 from magnetar.broker.http.topics.topic_access import (

@@ -2,9 +2,11 @@
 
 from typing import Annotated, Any
 
-from fastapi import Query, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from magnetar.broker.http.dependencies import Flag, Service, Topic, flag
+from magnetar.broker.http.parameters import Query
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.streamed_answers import in_pieces
 from magnetar.broker.http.topics.topic_access import NOT_FOUND, OF_PARTITIONED, TOPIC, persistent

@@ -4,11 +4,13 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
 
 import orjson
-from fastapi import Depends, Query, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from magnetar.broker.cluster.broker_client import BrokerCall, topic_path
 from magnetar.broker.http.dependencies import Flag, Service, Topic, flag, names_of
 from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.parameters import Depends, Query
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.routing.scatter_gather import Spread, each

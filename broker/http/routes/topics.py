@@ -3,11 +3,13 @@
 from bisect import bisect_right
 from typing import Annotated
 
-from fastapi import Query, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from magnetar.broker.errors import AlreadyExistsError, TopicNotFoundError
 from magnetar.broker.http.dependencies import Namespace, Service, Topic, flag
 from magnetar.broker.http.errors import ApiError, answer_for
+from magnetar.broker.http.parameters import Query
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.routing.scatter_gather import Spread
 from magnetar.broker.http.streamed_answers import long_names

@@ -4,10 +4,12 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import orjson
-from fastapi import Query, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from magnetar.broker.errors import ServiceNotReadyError
 from magnetar.broker.http.dependencies import Flag, Service, SubscriptionName, Topic, flag
+from magnetar.broker.http.parameters import Query
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.streamed_answers import in_pieces

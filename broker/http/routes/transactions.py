@@ -6,7 +6,7 @@ from functools import partial
 from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import quote
 
-from fastapi import Query, Response
+from starlette.responses import Response
 
 from magnetar.broker.cluster.broker_client import BrokerCall
 from magnetar.broker.errors import (
@@ -17,6 +17,7 @@ from magnetar.broker.errors import (
 )
 from magnetar.broker.http.dependencies import Body, Flag, Service, flag
 from magnetar.broker.http.errors import ApiError, answer_for
+from magnetar.broker.http.parameters import Query
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.routing.scatter_gather import ScatterGather, Spread, each

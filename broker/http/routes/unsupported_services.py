@@ -6,7 +6,7 @@ those on their overview pages, and a plain 404 they don't.
 
 from typing import Final
 
-from fastapi import Response
+from starlette.responses import Response
 
 from magnetar.broker.http.errors import error_response
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode

@@ -6,13 +6,15 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
-from fastapi import Query, Request, Response
 from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
 
 from magnetar.bookkeeper.auth.certificates import end_s
 from magnetar.broker.auth.authorization import Permission, Resource
 from magnetar.broker.http.dependencies import Flag, Service, flag
 from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.parameters import Query
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, declared_routes
 from magnetar.broker.http.routing.route_permissions import caller_of, resource_of

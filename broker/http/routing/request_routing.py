@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
-from fastapi import Request
+from starlette.requests import Request
 
 from magnetar.broker.cluster.broker_client import BrokerEndpoint
 from magnetar.broker.errors import BrokerError, ServiceNotReadyError

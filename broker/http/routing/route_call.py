@@ -1,43 +1,56 @@
-"""Calls a route's function with what its parameters ask for.
+"""Calls a route's function with what its parameters ask for (``parameters.py``).
 
-FastAPI reads what they ask for, once. Its own call does much more than our routes use (forms,
-streams, models of answers, dependencies that end with the request) and took half of a small call.
+FastAPI's own call does much more than our routes use (forms, streams, models of answers,
+dependencies that end with the request) and took half of a small call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
+from typing import Annotated, Any, Final
 
-from fastapi.dependencies.models import Dependant
-from fastapi.exceptions import RequestValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 from starlette.datastructures import Headers, QueryParams
 from starlette.requests import Request
 
-if TYPE_CHECKING:
-    from fastapi._compat import ModelField
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.parameters import (
+    Called,
+    Dependency,
+    FunctionParameter,
+    Mark,
+    ParameterPlace,
+    asked_by,
+)
 
 _TEXTS: Final = (str, str | None)
+_LISTS: Final = (list[str], list[str] | None)
+_BOUNDS: Final = frozenset({"ge", "le", "lt"})
 
 
 class RouteCall:
     """A function and its dependencies, each of which is called once a request."""
 
-    def __init__(self, dependant: Dependant) -> None:
-        """REQUIRES: its function and those of its dependencies are coroutine functions."""
+    def __init__(self, function: Called, path: str) -> None:
+        """REQUIRES: it and its dependencies are coroutine functions."""
         self._steps: list[_Step] = []  # dependencies in front of those that want them
-        self._places: dict[Any, int] = {}
-        self._add(dependant)
+        self._places: dict[Called, int] = {}
+        self._add(function, path)
 
-    def _add(self, dependant: Dependant) -> int:
-        if (place := self._places.get(dependant.call)) is None:
-            wanted = [(each.name or "", self._add(each)) for each in dependant.dependencies]
-            place = self._places[dependant.call] = len(self._steps)
-            self._steps.append(_Step(dependant, wanted))
+    def _add(self, call: Called, path: str) -> int:
+        if (place := self._places.get(call)) is None:
+            asked = asked_by(call, path)
+            wanted = [
+                (each.name, self._add(each.mark.call, path))
+                for each in asked
+                if isinstance(each.mark, Dependency)
+            ]
+            place = self._places[call] = len(self._steps)
+            self._steps.append(_Step(call, asked, wanted))
         return place
 
     async def __call__(self, request: Request) -> Any:
-        """Raises RequestValidationError: a parameter is missing or can't be read."""
+        """Raises ApiError: 400, a parameter is missing or can't be read."""
         results: list[Any] = []
         for step in self._steps:
             values = {name: results[place] for name, place in step.wanted}
@@ -58,51 +71,51 @@ class _Step:
 
     __slots__ = ("call", "of_headers", "of_path", "of_query", "request_name", "wanted")
 
-    def __init__(self, dependant: Dependant, wanted: list[tuple[str, int]]) -> None:
+    def __init__(
+        self, call: Called, asked: list[FunctionParameter], wanted: list[tuple[str, int]]
+    ) -> None:
         """``wanted``: by parameter, which step's result."""
-        assert dependant.call is not None
-        unknown = (dependant.body_params, dependant.cookie_params, dependant.response_param_name)
-        assert not any(unknown), f"{dependant.call} has parameters that we don't read"
-        self.call, self.wanted = dependant.call, wanted
-        self.request_name = dependant.request_param_name
-        self.of_path = [_Parameter(each, "path") for each in dependant.path_params]
-        self.of_query = [_Parameter(each, "query") for each in dependant.query_params]
-        self.of_headers = [_Parameter(each, "header") for each in dependant.header_params]
+        self.call, self.wanted = call, wanted
+        self.request_name = next((each.name for each in asked if each.mark is None), None)
+        of: dict[ParameterPlace, list[_Parameter]] = {place: [] for place in ParameterPlace}
+        for each in asked:
+            if isinstance(each.mark, Mark):
+                of[each.mark.place].append(_Parameter(each.name, each.kind, each.mark))
+        self.of_path, self.of_query, self.of_headers = of.values()
 
 
 class _Parameter:
     """A value of the path, the query or the headers."""
 
-    __slots__ = ("_field", "_is_list", "_is_text", "_new_default", "_place", "name")
+    __slots__ = (
+        *("_adapter", "_default", "_is_list", "_is_required", "_key", "_new_default", "name"),
+    )
 
-    def __init__(self, field: ModelField, place: str) -> None:
-        info = field.field_info
-        self.name, self._field, self._place = field.name, field, place
-        self._is_text = info.annotation in _TEXTS and not info.metadata
-        self._is_list = info.annotation in (list[str], list[str] | None)
-        # Pydantic looks at the factory's signature at each call, which leaves garbage in cycles.
-        self._new_default = cast("Callable[[], Any] | None", info.default_factory)
+    def __init__(self, name: str, kind: Any, mark: Mark) -> None:
+        options = mark.options
+        self.name, self._key = name, mark.key(name)
+        self._is_list = kind in _LISTS
+        self._default, self._is_required = mark.default, mark.is_required
+        self._new_default: Callable[[], Any] | None = options.get("default_factory")
+        bounds = {bound: options[bound] for bound in options.keys() & _BOUNDS}
+        self._adapter: TypeAdapter[Any] | None = None  # None: the text is the value
+        if bounds or kind not in _TEXTS:
+            self._adapter = TypeAdapter(Annotated[kind, Field(**bounds)])
 
     def read(self, values: Mapping[str, Any]) -> Any:
-        """Raises RequestValidationError."""
-        field, name = self._field, self._field.alias
+        """Raises ApiError."""
         if self._is_list:
             assert isinstance(values, QueryParams | Headers)
-            value: Any = values.getlist(name) or None
+            value: Any = values.getlist(self._key) or None
         else:
-            value = values.get(name)
+            value = values.get(self._key)
         if value is None:
-            if field.field_info.is_required():
-                self._refuse([{"type": "missing", "msg": "Field required"}])
-            return field.get_default() if self._new_default is None else self._new_default()
-        if self._is_text:
+            if self._is_required:
+                raise ApiError(400, f"{self._key}: Field required")
+            return self._default if self._new_default is None else self._new_default()
+        if self._adapter is None:
             return value
-        value, errors = field.validate(value)
-        if errors:
-            self._refuse(errors)
-        return value
-
-    def _refuse(self, errors: list[dict[str, Any]]) -> NoReturn:
-        raise RequestValidationError(
-            [{**each, "loc": (self._place, self._field.alias)} for each in errors]
-        )
+        try:
+            return self._adapter.validate_python(value)
+        except ValidationError as error:
+            raise ApiError(400, f"{self._key}: {error.errors()[0]['msg']}") from None

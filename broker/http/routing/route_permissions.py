@@ -12,7 +12,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from fastapi import Request
+from starlette.requests import Request
 
 from magnetar.broker.auth.authorization import EVERY_SUBSCRIPTION, Caller, Permission, Resource
 from magnetar.broker.errors import AuthorizationError, BrokerMetadataError

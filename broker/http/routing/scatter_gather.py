@@ -16,11 +16,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, TypeVar
 from urllib.parse import quote
 
-from fastapi import Depends, Request
+from starlette.requests import Request
 
 from magnetar.broker.cluster.broker_client import ANSWER_S, BrokerCall, BrokerEndpoint, topic_path
 from magnetar.broker.errors import BrokerError, ServiceNotReadyError
 from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.parameters import Depends
 from magnetar.bundles.ownership import OWNERS_ROOT
 from magnetar.metadata.loop_turns import in_turns
 

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from fastapi import Request
+from starlette.requests import Request
 
 from magnetar.broker.auth.authorization import Caller, Permission, Resource
 from magnetar.broker.http.routing.route_permissions import caller_of

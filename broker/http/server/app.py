@@ -91,9 +91,7 @@ def create_app(service: BrokerService) -> Starlette:
     """The application that serves ``service``; nothing runs before the first request."""
     app = Application()
     app.state.version = product_version()
-    app.state.openapi = OpenApi(
-        app.state.version, lambda: [route.declared for route in declared_routes(app)]
-    )
+    app.state.openapi = OpenApi(app.state.version, lambda: declared_routes(app))
     app.state.audit_log = AuditLog()
     attach(app, service)
     app.state.http_figures = HttpMetrics()

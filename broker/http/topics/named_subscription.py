@@ -3,10 +3,9 @@
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar
 
-from fastapi import Depends
-
 from magnetar.broker.http.dependencies import Service, SubscriptionName, Topic
 from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.parameters import Depends
 from magnetar.broker.http.routing.scatter_gather import ScatterGather, ScatterResults, Spread
 from magnetar.broker.http.topics.topic_access import (
     find_subscription,

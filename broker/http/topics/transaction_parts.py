@@ -4,10 +4,10 @@ from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import orjson
-from fastapi import Depends
 
 from magnetar.broker.http.dependencies import Service
 from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.parameters import Depends
 from magnetar.broker.http.topics.topic_access import find_subscription, loaded
 from magnetar.broker.http.topics.topic_internals import log_stats
 from magnetar.broker.protocol.topic_name import TopicName
