@@ -31,9 +31,8 @@ def _lines() -> Iterator[str]:
     service: Any = SimpleNamespace(config=BrokerConfig(), access=None, schemas=None)
     app = create_app(service)
     permissions = {
-        (method, route.path_format): route.access.permission.name.lower().replace("_", " ")
+        (route.method, route.path_format): route.access.permission.name.lower().replace("_", " ")
         for route in declared_routes(app)
-        for method in route.methods or ()
     }
     by_tag: dict[str, list[tuple[str, str, dict[str, Any]]]] = defaultdict(list)
     for method, path, operation in operations(app.state.openapi()):

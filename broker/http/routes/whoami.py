@@ -196,7 +196,7 @@ class _Rights:
         found = []
         for route in declared_routes(self._app):
             template = route.path_format
-            if route.include_in_schema and _is_about(template, names):
+            if route.options["include_in_schema"] and _is_about(template, names):
                 # Without it in the path, a route isn't about the subscription.
                 has_subscription = "{subscription}" in template
                 asked = names if has_subscription else {**names, "subscription": ""}
@@ -204,7 +204,7 @@ class _Rights:
                 if key not in known:
                     known[key] = await self.may(route.access, template, asked)
                 if known[key]:
-                    found += [f"{method} {template}" for method in sorted(route.methods or ())]
+                    found.append(f"{route.method} {template}")
         return found
 
 

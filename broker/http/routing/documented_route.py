@@ -28,7 +28,7 @@ def documented_route(route: Route) -> APIRoute:
         if "requestBody" not in options["openapi_extra"]:
             options = {**options, "openapi_extra": {**options["openapi_extra"], **body.document}}
     function = _for_fastapi(route.function, route.path)
-    return APIRoute(route.path, function, methods=route.methods, response_model=None, **options)
+    return APIRoute(route.path, function, methods=[route.method], response_model=None, **options)
 
 
 def _bodies(function: Called, path: str) -> Iterator[BodyReader]:

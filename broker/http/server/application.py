@@ -47,10 +47,10 @@ class Application(Starlette):
         path: str = scope["path"]
         allowed: set[str] = set()
         for route in self._routes_by_area.get(_area(path), self._other_routes):
-            if (match := route.path_regex.match(path)) is None:
+            if (names := route.names_in(path)) is None:
                 continue
             if scope["method"] == route.method:
-                scope["route"], scope["path_params"] = route, match.groupdict()
+                scope["route"], scope["path_params"] = route, names
                 return route
             allowed.add(route.method)
         if not allowed:

@@ -60,8 +60,7 @@ def declared(app: Starlette) -> dict[tuple[str, str], Access]:
     """(method, template) -> who may use it; what a path answers to first."""
     found: dict[tuple[str, str], Access] = {}
     for route in declared_routes(app):
-        for method in route.methods or ():
-            found.setdefault((method, route.path_format), route.access)
+        found.setdefault((route.method, route.path_format), route.access)
     return found
 
 
