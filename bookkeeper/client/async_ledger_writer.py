@@ -1,7 +1,8 @@
 """asyncio shell of LedgerWriter: hands requests to bookies, publishes changes, calls the owner.
 
 ``append`` sends at once: no task, no future, no wait. Answers only move the core; what follows from
-them (one watermark, an ensemble change, the end) is done once per loop tick.
+them (one watermark, an ensemble change, the end) is done once per loop tick. When nothing is under
+way any more, the watermark is told at once: another tick would cost a synchronous producer time.
 
 A bookie beyond the ack quorum may be slower than the others for ever: while too much waits for one,
 the watermark is held back, so that the owner slows down instead of losing the bookie.
@@ -84,7 +85,7 @@ class AsyncLedgerWriter:
 
     Attributes:
         on_confirmed: called with the watermark: every entry up to it is durable on an ack quorum;
-            at most once per loop tick.
+            at most once per loop tick while more is under way.
         on_written: of a writer of deferred adds: the watermark of what has its quorum in memory;
             ``on_confirmed`` tells what a ``force`` made durable.
         on_failed: called once when the writer stops for good; entries above ``last_confirmed`` have
@@ -272,9 +273,12 @@ class AsyncLedgerWriter:
             self._refusals[sent.bookie] = code
             self._bookies.health.note_code(sent.bookie, code)
         core.on_add_done(sent, code)
-        if core.has_effects and not self._run_scheduled:
-            self._run_scheduled = True
-            self._loop.call_soon(self._run)
+        if not core.has_effects or self._run_scheduled:
+            return
+        if core.pending or core.error is not None:
+            self._run_soon()
+        else:  # no other answer of this tick can add to it
+            self._run()
 
     def _run_soon(self) -> None:
         if not self._run_scheduled:

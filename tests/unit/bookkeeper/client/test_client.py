@@ -132,6 +132,18 @@ async def test_answers_of_one_tick_are_one_watermark(cluster: Cluster) -> None:
     assert confirmed == [9]
 
 
+async def test_what_was_under_way_alone_is_told_with_its_answer(cluster: Cluster) -> None:
+    cluster.add_bookies(1)
+    writer = await cluster.client.create_ledger(LedgerConfig())
+    confirmed: list[int] = []
+    writer.on_confirmed = confirmed.append
+    cluster.clients["b0"].hold_adds = True
+    writer.append(*batch(0, 1))
+    (request,) = cluster.clients["b0"]._held
+    request.done(request, codes.OK)
+    assert confirmed == [0]
+
+
 async def test_an_owner_that_appends_while_it_is_told_stalls_nothing(cluster: Cluster) -> None:
     """#4557: answers out of order, and an owner's code in between, leave nothing behind."""
     writer = await created(cluster, LedgerConfig(3, 3, 2))
