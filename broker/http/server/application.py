@@ -12,6 +12,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from magnetar.broker.http.errors import response_of
@@ -62,14 +63,15 @@ class Application(Starlette):
     def _routes_by_area(self) -> dict[str, list[Route]]:
         """Those that paths of an area may be of, in their order."""
         routes = [(_area(route.path), route) for route in declared_routes(self)]
-        found: dict[str, list[Route]] = {area: [] for area, _ in routes if "{" not in area}
+        areas = {area for area, _ in routes}
+        found: dict[str, list[Route]] = {area: [] for area in areas if "{" not in area}
+        fitting = {area: [area] for area in found}
+        for area in areas - found.keys():
+            pattern = compile_path(f"/{area}")[0]
+            fitting[area] = [each for each in found if pattern.match(f"/{each}")]
         for area, route in routes:
-            if area in found:
-                found[area].append(route)
-            else:  # few: of each area that begins like it
-                for each in found:
-                    if each.startswith(area.partition("{")[0]):
-                        found[each].append(route)
+            for each in fitting[area]:
+                found[each].append(route)
         return found
 
     @cached_property
