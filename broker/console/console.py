@@ -42,6 +42,7 @@ from magnetar.broker.console.views import CHOICE, Ask, Streamed, View, choices_o
 from magnetar.broker.http.middleware.console_sessions import FRAGMENT
 from magnetar.broker.http.page_answers import PAGE_HEADERS
 from magnetar.broker.http.streamed_answers import StreamedAnswer
+from magnetar.metadata.loop_turns import next_turn
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -171,6 +172,8 @@ class Console:
         # A hundred pages that come at once have a hundred turns at each round of the loop, and
         # keep as many halves of pages: one after the other they are ready sooner, and cheaper.
         self._rendering = asyncio.Lock()
+        for kept in (_patterns, _streams):  # 4 ms; a broker makes its console in a thread
+            kept()
 
     async def close(self) -> None:
         """Ends what is being read for pages to come."""
@@ -323,12 +326,12 @@ class Console:
 
 async def _in_turns(pieces: Iterable[str]) -> bytes:
     """A page, of which no turn of the loop makes more than half a millisecond."""
-    await asyncio.sleep(0)  # what it shows has been read in this turn
+    await next_turn()  # what it shows has been read in this turn
     made, began_s = list[str](), time.perf_counter()
     for number, piece in enumerate(pieces):
         made.append(piece)
         if number % _PIECES == 0 and time.perf_counter() - began_s > _TURN_S:
-            await asyncio.sleep(0)
+            await next_turn()
             began_s = time.perf_counter()
     return "".join(made).encode()
 

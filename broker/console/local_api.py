@@ -30,6 +30,7 @@ from magnetar.broker.errors import BrokerError
 from magnetar.broker.http.errors import response_of
 from magnetar.broker.http.middleware.audit import is_audited
 from magnetar.broker.http.streamed_answers import TAKEN
+from magnetar.metadata.loop_turns import next_turn
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ class LocalApi:
             response = response_of(error)
             answer.status, answer.headers = response.status_code, dict(response.raw_headers)
             answer.content = bytes(response.body)
+        await next_turn()  # the page reads the answer in another turn of the loop
         if answer.status == 307:  # the other broker keeps the audit line
             location = answer.headers[b"location"].decode()
             return await self._ask_owner(location, BrokerCall(method, path, encoded, body))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from urllib.parse import unquote, urlencode
 
 from magnetar.broker.console.admin_api import AdminError
-from magnetar.metadata.loop_turns import Steps, run_in_turns
+from magnetar.metadata.loop_turns import Steps, next_turn, run_in_turns
 
 if TYPE_CHECKING:
     from magnetar.broker.console.source import Source
@@ -50,7 +50,9 @@ async def panel(asked: str, call: Awaitable[R], read: Callable[[R], T]) -> Panel
         asked: what for, in the words of a person: "Topics".
     """
     try:
-        return Panel(read(await call))
+        found = await call
+        await next_turn()  # ``read`` has a turn of the loop for itself
+        return Panel(read(found))
     except AdminError as error:
         refusal = PanelError(asked, error.status, str(error), error.asked, error.request_id)
         return Panel(error=refusal)

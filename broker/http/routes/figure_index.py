@@ -43,6 +43,7 @@ from magnetar.broker.index.page_answer import (
 from magnetar.broker.index.topic_figures import SubscriptionField, TopicField
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.service.broker_service import BrokerService
+from magnetar.metadata.loop_turns import in_turns
 
 routes = Routes(
     "/admin/v2",
@@ -277,7 +278,9 @@ class Everywhere:
         page = pages[0] if len(pages) == 1 else merged(pages, query)
         if more is not None and not self._is_local:
             # One after the other: a large history is decoded in a thread of which there are few.
-            page = replace(page, rows=[{**row, **await more(row)} for row in page.rows])
+            page = replace(
+                page, rows=[{**row, **await more(row)} async for row in in_turns(page.rows)]
+            )
         return JsonResponse(page.to_json(rows_name, query, silent))
 
 

@@ -1,11 +1,19 @@
 """Long work lets others run: no turn takes more than half a millisecond and one item."""
 
 import asyncio
+from collections import Counter
 
 import pytest
 
 from magnetar.metadata import loop_turns
-from magnetar.metadata.loop_turns import TURN_S, Steps, in_turns, run_at_once, run_in_turns
+from magnetar.metadata.loop_turns import (
+    TURN_S,
+    Steps,
+    in_turns,
+    next_turn,
+    run_at_once,
+    run_in_turns,
+)
 
 
 @pytest.mark.parametrize("item_s", [0.00004, 0.0002, 0.01])
@@ -64,3 +72,37 @@ async def test_an_error_between_two_steps_is_that_of_the_whole() -> None:
         await run_in_turns(broken())
     with pytest.raises(LookupError):
         run_at_once(broken())
+
+
+async def test_of_many_that_work_two_go_on_in_a_turn_of_the_loop() -> None:
+    turn, went_on = 0, list[tuple[int, int]]()
+    loop = asyncio.get_running_loop()
+
+    async def work(number: int) -> None:
+        for _ in range(3):
+            await next_turn()
+            went_on.append((turn, number))
+
+    tasks = [loop.create_task(work(number)) for number in range(10)]
+    while not all(task.done() for task in tasks):
+        turn += 1
+        await asyncio.sleep(0)
+    by_turn = Counter(each for each, _ in went_on)
+    assert max(by_turn.values()) == 2
+    assert [number for _, number in went_on[:10]] == [*range(10)], "each of them before any again"
+
+
+async def test_who_leaves_while_waiting_leaves_its_place() -> None:
+    loop, done = asyncio.get_running_loop(), list[int]()
+
+    async def work(number: int) -> None:
+        await next_turn()
+        done.append(number)
+
+    tasks = [loop.create_task(work(number)) for number in range(8)]
+    await asyncio.sleep(0)
+    for number in (1, 2, 4):
+        tasks[number].cancel()
+    await asyncio.wait(tasks)
+    assert done == [0, 3, 5, 6, 7]
+    await next_turn()
