@@ -9,6 +9,7 @@ units are where Pulsar put them; where the key names none, the comment beside th
 """
 
 import dataclasses
+import functools
 import logging
 import os
 from collections.abc import Iterable, Mapping
@@ -674,6 +675,7 @@ def read_properties(file: Path) -> dict[str, str]:
     return pairs
 
 
+@functools.cache
 def key_of(name: str) -> str:
     """Pulsar's key of an attribute: ``max_message_size`` -> ``maxMessageSize``."""
     first, *rest = name.split("_")

@@ -14,6 +14,7 @@ import psutil
 
 from magnetar.broker.advertised_listeners import parse_listeners
 from magnetar.broker.cgroup import cores_max, memory_bytes_max
+from magnetar.metadata.loop_turns import next_turn
 
 if TYPE_CHECKING:
     from magnetar.broker.service.broker_service import BrokerService
@@ -108,6 +109,7 @@ def _net_kbits_max() -> float:
 async def load_report(service: BrokerService, usage: HostUsage, version: str) -> dict[str, Any]:
     """LocalBrokerData of now; traffic of very many topics is up to a minute old."""
     bundles = await service.loads.get()
+    await next_turn()  # a sample reads ten files of the system, a millisecond
     host = usage.sample()
     cache = service.ledgers.cache
 

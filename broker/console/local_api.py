@@ -53,6 +53,7 @@ class LocalApi:
     async def call(
         self, method: str, path: str, query: Query | None = None, body: Any = None
     ) -> Any:
+        await next_turn()  # a page asks for ten things at once
         path, encoded = api_path(path), query_text(query)
         content = b"" if body is None else orjson.dumps(body)
         answer = _Answer(content, self._left)
@@ -66,7 +67,6 @@ class LocalApi:
             response = response_of(error)
             answer.status, answer.headers = response.status_code, dict(response.raw_headers)
             answer.content = bytes(response.body)
-        await next_turn()  # the page reads the answer in another turn of the loop
         if answer.status == 307:  # the other broker keeps the audit line
             location = answer.headers[b"location"].decode()
             return await self._ask_owner(location, BrokerCall(method, path, encoded, body))
