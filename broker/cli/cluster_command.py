@@ -1,7 +1,6 @@
 """``magnetar cluster``: its options, then the processes."""
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 
 from magnetar.broker.cli.errors import CliError
@@ -12,13 +11,12 @@ def run_cluster(options: argparse.Namespace) -> int:
     from magnetar.broker.local_cluster.errors import LocalClusterError
     from magnetar.broker.local_cluster.member_process import RestartPolicy
     from magnetar.broker.local_cluster.plan import (
-        FREE,
         BookKeeperKind,
         ClusterOptions,
-        PortBases,
         bookie_count,
         bookkeeper_kind,
         check_cluster_options,
+        port_bases,
     )
     from magnetar.broker.local_cluster.run import find_apache, run
 
@@ -28,8 +26,7 @@ def run_cluster(options: argparse.Namespace) -> int:
         "bookie": options.bookie_port,
         "zookeeper": options.zookeeper_port,
     }
-    defaults = PortBases(FREE, FREE, FREE, FREE) if options.port == FREE else PortBases()
-    bases = replace(defaults, **{role: port for role, port in given.items() if port is not None})
+    asked = {name: port for name, port in given.items() if port is not None}
     try:
         folder = ClusterFolder(Path(options.data or "data/cluster"))
         try:
@@ -44,6 +41,7 @@ def run_cluster(options: argparse.Namespace) -> int:
                 options.bookie_set,
                 find_apache(host) if kind is BookKeeperKind.APACHE else None,
             )
+            bases = port_bases(asked, saved.ports)
             check_cluster_options(cluster_options, bases)
             return run(
                 cluster_options, bases, folder, RestartPolicy(enabled=not options.no_restart)

@@ -167,10 +167,14 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
     add("--brokers", type=int, metavar="N", default=3, help="how many (default: 3)")
     add("--bookies", type=int, metavar="N", help="how many (default: as before, at first 3)")
     add("--data", metavar="DIR", help="below which each has a folder (default: data/cluster)")
-    add("--port", type=int, help="of the first broker, the others follow; 0: all free (6650)")
-    add("--web-port", type=int, help="HTTP of the first broker, the others follow (8080)")
-    add("--bookie-port", type=int, help="of the first bookie, the others follow (3181)")
-    add("--zookeeper-port", type=int, help="of the ZooKeeper (2181)")
+    add(
+        "--port",
+        type=int,
+        help="of the first broker, the others follow; 0: all free (at first 6650)",
+    )
+    add("--web-port", type=int, help="HTTP of the first broker, the others follow (at first 8080)")
+    add("--bookie-port", type=int, help="of the first bookie, the others follow (at first 3181)")
+    add("--zookeeper-port", type=int, help="of the ZooKeeper (at first 2181)")
     add("--bind", metavar="ADDRESS", help="that all of them listen on (default: 127.0.0.1)")
     add("--metadata", metavar="URL", help="zk:HOST:PORT/CHROOT of a ZooKeeper that runs already")
     add(

@@ -4,9 +4,9 @@ A bookie's id is its name here, not its address: ledgers name bookies for ever, 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from magnetar.broker.local_cluster.apache_bookkeeper import (
     BROKERS_CHROOT,
@@ -49,12 +49,17 @@ STAGES: Final = tuple(ProcessKind)
 
 @dataclass(frozen=True, slots=True)
 class PortBases:
-    """Where consecutive ports begin; FREE: any free ones."""
+    """Where consecutive ports begin; FREE: any free ones.
+
+    Attributes:
+        kept: ports of the last start by role, where no option asks for others.
+    """
 
     broker: int = 6650
     web: int = 8080
     bookie: int = 3181
     zookeeper: int = 2181
+    kept: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +221,33 @@ def quorum_settings(bookies: int) -> dict[str, str]:
     return settings
 
 
+def port_bases(asked: Mapping[str, int], known: Mapping[str, int]) -> PortBases:
+    """Where ports begin: as asked, else as at the last start, else Pulsar's.
+
+    Args:
+        asked: by the names of ``PortBases``.
+        known: of the last start, by role.
+    """
+    named: dict[str, Any] = {**asked}
+    if asked.get("broker") == FREE:
+        # Any will do: one of the last start that is in use now is no reason to refuse.
+        return replace(PortBases(FREE, FREE, FREE, FREE), **named)
+    kept = {
+        role: port
+        for role, port in known.items()
+        if not _is_probe(role) and _base_name(role) not in asked
+    }
+    return replace(PortBases(kept=kept), **named)
+
+
+def _base_name(role: str) -> str:
+    return "web" if role.endswith(" web") else role.partition("-")[0]
+
+
+def _is_probe(role: str) -> bool:
+    return role.endswith(" web") and not role.startswith("broker-")
+
+
 def assign_ports(
     cluster_options: ClusterOptions,
     bases: PortBases,
@@ -254,13 +286,16 @@ def _roles(cluster_options: ClusterOptions, bases: PortBases) -> Iterator[tuple[
     def behind(base: int, index: int) -> int:
         return base + index if base != FREE else FREE
 
+    def kept_or(role: str, port: int) -> tuple[str, int]:
+        return role, bases.kept.get(role, port)
+
     if not cluster_options.metadata_url:
-        yield "zookeeper", bases.zookeeper
+        yield kept_or("zookeeper", bases.zookeeper)
     for index in range(cluster_options.brokers):
-        yield f"broker-{index + 1}", behind(bases.broker, index)
-        yield f"broker-{index + 1} web", behind(bases.web, index)
+        yield kept_or(f"broker-{index + 1}", behind(bases.broker, index))
+        yield kept_or(f"broker-{index + 1} web", behind(bases.web, index))
     for index in range(cluster_options.bookies):
-        yield f"bookie-{index + 1}", behind(bases.bookie, index)
+        yield kept_or(f"bookie-{index + 1}", behind(bases.bookie, index))
     if cluster_options.apache is None:  # its jars of an HTTP server aren't among a bookie's
         for name in _names("bookie", cluster_options.bookies):
             yield f"{name} web", FREE

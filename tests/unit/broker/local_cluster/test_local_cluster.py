@@ -28,6 +28,7 @@ from magnetar.broker.local_cluster.plan import (
     bookkeeper_kind,
     check_cluster_options,
     plan_cluster,
+    port_bases,
     quorum_settings,
 )
 from magnetar.broker.local_cluster.probes import (
@@ -242,6 +243,44 @@ def test_free_ports_are_those_of_the_last_start_where_possible() -> None:
     again = ports_of(cluster_options, FREE, known=first, busy=frozenset({taken}))
     assert again.pop("broker-2") != taken
     assert again.items() <= first.items()
+
+
+def test_a_start_without_options_takes_the_ports_of_the_last_one() -> None:
+    before = ClusterOptions(2, 1)
+    first = ports_of(before, port_bases({"broker": 7000, "web": 9000, "zookeeper": 2200}, {}))
+    again = ports_of(before, port_bases({}, first), known=first)
+    assert again == first
+    grown = ports_of(ClusterOptions(3, 1), port_bases({}, first), known=first)
+    assert grown["broker-3"] == 6652  # it has no port of before
+    assert first.items() <= grown.items()
+    with pytest.raises(LocalClusterError, match=r"port 9001 \(broker-2 web\) is in use"):
+        ports_of(before, port_bases({}, first), known=first, busy=frozenset({9001}))
+
+
+def test_a_start_with_one_option_moves_what_it_names() -> None:
+    before = ClusterOptions(2, 1)
+    first = ports_of(before, port_bases({"broker": 7000, "web": 9000}, {}))
+    again = ports_of(before, port_bases({"web": 9500}, first), known=first)
+    assert [again[f"broker-{n} web"] for n in (1, 2)] == [9500, 9501]
+    assert [again[f"broker-{n}"] for n in (1, 2)] == [7000, 7001]
+    assert again["bookie-1"] == first["bookie-1"]
+
+
+def test_probes_move_when_somebody_else_has_their_port() -> None:
+    before = ClusterOptions(1, 1)
+    first = ports_of(before, port_bases({}, {}))
+    busy = frozenset({first["bookie-1 web"]})
+    again = ports_of(before, port_bases({}, first), known=first, busy=busy)
+    assert again["bookie-1 web"] not in busy
+
+
+def test_any_free_ports_leave_those_in_use_alone() -> None:
+    before = ClusterOptions(1, 1)
+    first = ports_of(before, port_bases({"broker": 7000}, {}))
+    busy = frozenset({7000, first["bookie-1"]})
+    again = ports_of(before, port_bases({"broker": 0}, first), known=first, busy=busy)
+    assert busy.isdisjoint(again.values())
+    assert again["zookeeper"] == first["zookeeper"]
 
 
 def test_a_free_choice_leaves_asked_ports_alone() -> None:
