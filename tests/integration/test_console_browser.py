@@ -135,6 +135,14 @@ def test_pages(browser: Browser, console: str, scheme: Any, width: int) -> None:
             watch.complaints.clear()
 
 
+def test_what_was_asked_fits_a_phone(browser: Browser, console: str) -> None:
+    name = "no_topic_and_a_name_without_a_place_to_break_at"
+    with browser.new_page(viewport={"width": 390, "height": 844}) as page:
+        page.goto(f"{console}topic/persistent/public/default/{name}")
+        expect(page.locator(".fail code").first).to_contain_text(name)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
 def test_figures_follow_and_what_is_selected_stays(
     browser: Browser, console: str, standalone: StandaloneProcess
 ) -> None:
