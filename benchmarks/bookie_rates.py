@@ -21,27 +21,21 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import uvloop
 
-from benchmarks.bookie_disk import (
-    COLD,
-    HEAD,
-    KEY,
-    READ_LEDGERS,
-    Client,
-    forget_pages,
-    fresh_bookie,
-    read_all,
-    scratch,
-)
+from benchmarks.bookie_costs import HEAD, KEY, STORAGE, Client, fresh_bookie, scratch
 from magnetar.bookkeeper import codes, packet
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.malloc import keep_freed_memory
 from magnetar.bookkeeper.transport import AddRequest, ReadRequest
 
+# What is read is older than what the bookie has left in the page cache.
+COLD = replace(STORAGE, entry_log_cached_bytes=8 << 20)
+READ_LEDGERS = 8
 BLOCK_BYTES = 1 << 20
 ENTRY_BYTES = (64 << 10, 1 << 20)
 PACED_BYTES = 32 << 20  # a second, in the part about writes beside reads
@@ -115,9 +109,9 @@ async def reads(options: argparse.Namespace, folder: Path) -> None:
                     forget_pages(folder)
                     bare = read_bare(bookie)
                     forget_pages(folder)
-                    begin = time.perf_counter()
-                    sizes = await asyncio.gather(
-                        *(read_all(bookie, number, held[number], 1000) for number in range(readers))
+                    begin, sizes = time.perf_counter(), list[int]()
+                    await asyncio.gather(
+                        *(read_all(bookie, each, held[each], sizes) for each in range(readers))
                     )
                     rounds.append((bare, sum(sizes) / (time.perf_counter() - begin)))
                 _print_ratios(f"{entry_bytes >> 10}; {readers}", rounds)
@@ -175,23 +169,37 @@ def _print_p99(name: str, rounds: list[tuple[float, float]], rates: list[float])
 
 async def _read_on(bookie: Bookie, folder: Path, held: list[int]) -> float:
     """Read cold ledgers until cancelled; bytes a second."""
-    total, begin = 0, time.perf_counter()
-
-    async def read_whole(ledger: int) -> None:
-        nonlocal total
-        first = 0
-        while first < held[ledger]:
-            reply = await bookie.read_entries(ReadRequest(ledger, first, 1000, 1 << 20))
-            assert reply.code == codes.OK, reply
-            total += sum(map(len, reply.packets))
-            first += len(reply.packets)
-
+    begin, sizes = time.perf_counter(), list[int]()
     try:
         while True:
             await asyncio.to_thread(forget_pages, folder)
-            await asyncio.gather(*map(read_whole, range(len(held))))
+            await asyncio.gather(
+                *(read_all(bookie, number, count, sizes) for number, count in enumerate(held))
+            )
     except asyncio.CancelledError:
-        return total / (time.perf_counter() - begin)
+        return sum(sizes) / (time.perf_counter() - begin)
+
+
+async def read_all(bookie: Bookie, ledger: int, entries: int, sizes: list[int]) -> None:
+    """A whole ledger in order; ``sizes`` gets the bytes of each reply."""
+    first = 0
+    while first < entries:
+        reply = await bookie.read_entries(ReadRequest(ledger, first, 1000, 1 << 20))
+        assert reply.code == codes.OK, reply
+        sizes.append(sum(map(len, reply.packets)))
+        first += len(reply.packets)
+
+
+def forget_pages(folder: Path) -> None:
+    """Let the page cache forget a bookie's entry logs, as if they were old.
+
+    They are synced. To sync and forget the journal as well would keep writes waiting, in which
+    reading has no part.
+    """
+    for path in folder.rglob("*.log"):
+        fd = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
 
 
 class BarePair:
