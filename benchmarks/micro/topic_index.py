@@ -3,7 +3,7 @@
 A broker with that many loaded topics, one subscription each, in this process. They are copies of
 one, since to load a hundred thousand takes minutes; all have rates of their own. Another process
 asks for pages, each another one, so that none comes from the cache. Meanwhile a timer runs in every
-turn of the loop (`metrics_page.LoopWatch`). At the end 100 pages of the console are open. What they
+turn of the loop. At the end 100 pages of the console are open. What they
 take of a processor is the difference of the rows without the watch: nobody looked in the first.
 """
 
@@ -19,16 +19,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from copy import copy
 from pathlib import Path
 from typing import Any, Final
 
 import uvloop
 
-from benchmarks.micro import metrics_page
-from benchmarks.micro.metrics_page import LoopWatch
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.rate_limits.rate_sampler import RateSampler
@@ -49,6 +47,8 @@ _EVERY_S = 5.0
 _PUTS = 1_000
 _SWITCH_INTERVAL_S = 0.0005
 _LONG_MS = 2.0
+_TICK_S = 0.0002  # what is used between two of them is one turn
+_SHORT_MS = 0.1
 _QUERIES: Final = {
     "by name": "topics-index?limit={n}",
     "by rate": "topics-index?sort=msgRateIn&limit={n}",
@@ -63,9 +63,72 @@ _QUERIES: Final = {
 _WHOLE: Final = (
     *("persistent/public/default", "namespaces/public/default/topics"),
     *("broker-stats/topics", "broker-stats/load-report", "broker-stats/mbeans", "doctor"),
-    *("broker-stats/metrics", "namespaces/public/default/bundles"),
+    *("broker-stats/metrics", "namespaces/public/default/bundles", "/metrics/"),
 )
 """What walks through all topics for one answer; asked once each, as a second one may be kept."""
+
+
+class Durations:
+    """Of millions of turns: those above a tenth of a millisecond, the others only counted.
+
+    A list of all of them would be moved when it grows, which is a long turn itself.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._long: list[float] = []
+
+    def add(self, ms: float) -> None:
+        self.count += 1
+        if ms > _SHORT_MS:
+            self._long.append(ms)
+
+    def above(self, ms: float) -> int:
+        return sum(each > ms for each in self._long)
+
+    def longest(self, count: int) -> list[float]:
+        """Ascending; 0 where there are fewer."""
+        return [*[0.0] * count, *sorted(self._long)][-count:]
+
+    def quantile(self, share: float) -> float:
+        """0: it is below a tenth of a millisecond."""
+        return self.longest(max(1, round(self.count * (1 - share))))[0]
+
+
+class LoopWatch:
+    """The thread's processor time between two runs of a timer in milliseconds, and collections."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._running = False
+        self.used_ms = Durations()
+        self._used_s = 0.0
+        self.collections_ms: list[float] = []
+        self._collecting_s = 0.0
+
+    def _tick(self) -> None:
+        used_s = time.thread_time()
+        self.used_ms.add((used_s - self._used_s) * 1000)
+        self._used_s = used_s
+        if self._running:
+            self._loop.call_later(_TICK_S, self._tick)
+
+    def _on_gc(self, phase: str, info: dict[str, Any]) -> None:
+        if phase == "start":
+            self._collecting_s = time.perf_counter()
+        else:
+            self.collections_ms.append((time.perf_counter() - self._collecting_s) * 1000)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        self._used_s, self._running = time.thread_time(), True
+        gc.callbacks.append(self._on_gc)
+        self._tick()
+        try:
+            yield
+        finally:
+            self._running = False
+            gc.callbacks.remove(self._on_gc)
 
 
 def ask(address: str, paths: list[str], answers: Any) -> None:
@@ -73,7 +136,10 @@ def ask(address: str, paths: list[str], answers: Any) -> None:
     connection = http.client.HTTPConnection(address, timeout=600)
     for path in paths:
         began_s = time.perf_counter()
-        connection.request("GET", f"/admin/v2/{path}")
+        if path.startswith("/"):  # as Prometheus asks
+            connection.request("GET", path, headers={"Accept-Encoding": "gzip"})
+        else:
+            connection.request("GET", f"/admin/v2/{path}")
         answer = connection.getresponse()
         size = len(answer.read())
         assert answer.status == 200, answer.status
@@ -218,7 +284,6 @@ async def run(data: Path) -> None:
 
 def main() -> None:
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    metrics_page._TICK_S = 0.0002  # what is used between two of them is one turn
     with (
         tempfile.TemporaryDirectory(dir=os.environ.get("DATA")) as data,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
