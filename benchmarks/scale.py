@@ -1,14 +1,17 @@
 """How much one broker bears: topics, connections, subscriptions, unacknowledged messages.
 
     python -m benchmarks.scale topics|connections|subscriptions|unacknowledged|silent-consumers
-        [--count N] [--json FILE] [--url URL --pid PID] [--namespace TENANT/NAMESPACE]
+        |websocket-producers|websocket-consumers|websocket-readers
+        [--count N] [--json FILE] [--url URL --web-url URL --pid PID]
+        [--namespace TENANT/NAMESPACE]
 
 Light clients of the binary protocol connect and close, in this process. Told are
 memory and CPU of the server for each thing, and p99 of one quiet client before, beside and after:
 a process of its own, which sends, receives and acknowledges a message every 10 ms. Then the
 server, a fresh ``magnetar standalone``, is killed and started, stopped and started: seconds until
-it is ready, and until they are back. ``--url`` and ``--pid``: a server that
-runs, Apache Pulsar too; it isn't restarted, and of a Java process the used heap is told as well.
+it is ready, and until they are back. ``--url``, ``--web-url`` and ``--pid``: a server that
+runs, Apache Pulsar too; it isn't restarted, and of a Java process the used heap is told as well,
+after a full collection: its resident size says how much it has ever used.
 The machine's load is in every figure: compare what was measured in turns. The last line is a row
 of a table with the main figures.
 """
@@ -17,8 +20,11 @@ import argparse
 import asyncio
 import itertools
 import multiprocessing
+import re
 import resource
 import secrets
+import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -28,9 +34,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import psutil
+from websockets.asyncio.client import ClientConnection, connect
 
 from benchmarks.managed_ledgers import Report
-from benchmarks.micro.idle_websockets import java_heap
 from magnetar.broker.client.async_client_connection import AsyncClientConnection
 from magnetar.broker.errors import ServiceNotReadyError
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
@@ -45,6 +51,7 @@ COUNTS: Final = {
     "subscriptions": 10_000,
     "unacknowledged": 10_000_000,
     "silent-consumers": 500,
+    **{f"websocket-{kind}s": 2_000 for kind in ("producer", "consumer", "reader")},
 }
 CONNECTIONS: Final = 50
 """That share the topics or subscriptions."""
@@ -58,6 +65,8 @@ SETTINGS: Final = {
     "brokerDeleteInactiveTopicsEnabled": "false",
     "maxHttpServerConnections": 2_048,  # as Pulsar: more descriptors for connections
 }
+_USED: Final = re.compile(r"used (\d+)([KMG])")  # the heap's line is the first one
+_UNITS: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 WINDOW: Final = 5_000
 """Messages under way at a producer."""
 ROW: Final = {
@@ -80,8 +89,8 @@ ROW: Final = {
 class Server:
     """The process that is measured."""
 
-    def __init__(self, url: str, pid: int, own: StandaloneProcess | None) -> None:
-        self.url, self._pid, self.own = url, pid, own
+    def __init__(self, url: str, web_url: str, pid: int, own: StandaloneProcess | None) -> None:
+        self.url, self.web_url, self._pid, self.own = url, web_url, pid, own
 
     @property
     def process(self) -> psutil.Process:
@@ -93,6 +102,18 @@ class Server:
     def cpu_s(self) -> float:
         times = self.process.cpu_times()
         return float(times.user + times.system)
+
+
+def java_heap(process: psutil.Process) -> int | None:
+    """Bytes in use after a full collection; None: not a Java process, or no jcmd here."""
+    if process.name() != "java" or (jcmd := shutil.which("jcmd")) is None:
+        return None
+    subprocess.run([jcmd, str(process.pid), "GC.run"], check=True, capture_output=True)
+    told = subprocess.run(
+        [jcmd, str(process.pid), "GC.heap_info"], check=True, capture_output=True, text=True
+    ).stdout
+    found = _USED.search(told)
+    return int(found[1]) * _UNITS[found[2]] if found else None
 
 
 def quiet_client(url: str, topic: str, pipe: Connection) -> None:
@@ -237,9 +258,11 @@ async def in_turns(work: Callable[[int], Awaitable[None]], numbers: Iterable[int
 class LightClients:
     """All that one part of the benchmark connects, and how."""
 
-    def __init__(self, url: str, prefix: str, count: int) -> None:
-        self._url, self._prefix, self._count = url, prefix, count
+    def __init__(self, server: Server, prefix: str, count: int) -> None:
+        self._url, self._web_url = server.url, server.web_url
+        self._prefix, self._count = prefix, count
         self.clients: list[LightClient] = []
+        self._sockets: list[ClientConnection] = []
 
     def topic(self, number: int) -> str:
         return f"{self._prefix}-{number}"
@@ -247,7 +270,10 @@ class LightClients:
     def close(self) -> None:
         for client in self.clients:
             client.connection.close()
+        for socket in self._sockets:
+            socket.transport.close()
         self.clients.clear()
+        self._sockets.clear()
 
     async def _connect_all(self, count: int) -> None:
         async def one(_: int) -> None:
@@ -279,6 +305,17 @@ class LightClients:
             self.clients.append(client)
             await client.look_up(self.topic(number % 10))
             await client.produce_to(self.topic(number % 10))
+
+        await in_turns(one, range(self._count))
+
+    async def open_websockets(self, kind: str) -> None:
+        """A WebSocket each, which does nothing, at one of ten topics."""
+        tail = "/s?subscriptionType=Shared" if kind == "consumer" else ""
+
+        async def one(number: int) -> None:
+            topic = self.topic(number % 10).replace("://", "/")
+            path = f"{self._web_url.replace('http', 'ws', 1)}/ws/v2/{kind}/{topic}{tail}"
+            self._sockets.append(await connect(path, compression=None, ping_interval=None))
 
         await in_turns(one, range(self._count))
 
@@ -352,7 +389,7 @@ class Run:
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
     def _light_clients(self) -> LightClients:
-        return LightClients(self._server.url, self._prefix, self._count)
+        return LightClients(self._server, self._prefix, self._count)
 
     async def _open(self, others: LightClients) -> None:
         match self._part:
@@ -364,6 +401,9 @@ class Run:
                 await others.open_subscriptions()
             case "silent-consumers":
                 await others.subscribe_without_reading()
+            case "websocket-producers" | "websocket-consumers" | "websocket-readers":
+                kind = self._part.removeprefix("websocket-").removesuffix("s")
+                await others.open_websockets(kind)
             case _:
                 await self._owe(others)
 
@@ -463,6 +503,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, help="how many, instead of the issue's figures")
     parser.add_argument("--json", type=Path, help="a file for the figures")
     parser.add_argument("--url", help="pulsar://host:port of a running server")
+    parser.add_argument("--web-url", default="http://127.0.0.1:8080", help="of its HTTP port")
     parser.add_argument("--pid", type=int, help="its process")
     parser.add_argument("--namespace", default="public/default", help="of all topics; it exists")
     options = parser.parse_args()
@@ -477,9 +518,9 @@ def main() -> None:
             settings = [f"--set={key}={value}" for key, value in SETTINGS.items()]
             own = StandaloneProcess(Path(folder) / "data", *settings, files_max=most)
             stack.enter_context(own)
-            server = Server(own.service_url, own.pid, own)
+            server = Server(own.service_url, own.admin_url, own.pid, own)
         else:
-            server = Server(options.url, options.pid, None)
+            server = Server(options.url, options.web_url, options.pid, None)
         run = Run(server, options.part, count, told, options.namespace)
         asyncio.run(run.measure())
         print(run.row())
