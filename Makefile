@@ -18,7 +18,7 @@ help:  ## this text
 
 setup: $(STAMP)  ## environment in .venv (made anew when the pins change)
 
-$(STAMP): pyproject.toml constraints.txt broker/protocol/send_scan.pyx
+$(STAMP): pyproject.toml constraints.txt broker/protocol/send_scan.pyx bookkeeper/storage/durable_writes.pyx
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Magnetar needs Python 3.11 or newer")'
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[test,dev]'

@@ -136,7 +136,7 @@ class Snapshot:
     thread_s: list[float]
 
     @classmethod
-    def take(cls, bookie: Bookie, threads: list[int]) -> "Snapshot":
+    def take(cls, bookie: Bookie) -> "Snapshot":
         index = (bookie.config.data_dir / "index" / "data.mdb").stat()
         io = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
         return cls(
@@ -144,7 +144,7 @@ class Snapshot:
             sum(log.end for log in bookie.storage.logs.logs.values()),
             index.st_blocks * 512,
             int(io["write_bytes"]),
-            [_thread_s(thread) for thread in threads],
+            [sum(map(_thread_s, threads)) for threads in _threads(bookie)],
         )
 
 
@@ -153,11 +153,13 @@ def _thread_s(thread: int) -> float:
     return int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[0]) / 1e9
 
 
-def _thread_ids(bookie: Bookie) -> list[int]:
-    """Loop, journal, maintenance."""
-    workers = (bookie._threads[0].worker, bookie.maintenance)
-    ids = [worker._thread.native_id for worker in workers]
-    return [os.getpid(), *(number for number in ids if number is not None)]
+def _threads(bookie: Bookie) -> tuple[list[int], ...]:
+    """Ids of the loop's, the journal's, and the maintenance thread."""
+    names = {path: path.read_text() for path in Path("/proc/self/task").glob("*/comm")}
+    compiled = [int(path.parent.name) for path, name in names.items() if name == "journal\n"]
+    workers = (bookie._threads[0]._worker, bookie.maintenance)
+    journal, maintenance = (worker._thread.native_id or 0 for worker in workers)
+    return [os.getpid()], [journal, *compiled], [maintenance]
 
 
 async def costs(options: argparse.Namespace, folder: Path) -> None:
@@ -172,11 +174,10 @@ async def costs(options: argparse.Namespace, folder: Path) -> None:
             client = Client(bookie, entry_bytes, batch, ledgers=4)
             await client.run(0.5)
             await bookie.flush()
-            threads = _thread_ids(bookie)
-            count, before = client.entries, Snapshot.take(bookie, threads)
+            count, before = client.entries, Snapshot.take(bookie)
             took = await client.run(options.seconds)
             await bookie.flush()
-            after = Snapshot.take(bookie, threads)
+            after = Snapshot.take(bookie)
             count = client.entries - count
             cpu = [b - a for a, b in zip(before.thread_s, after.thread_s, strict=True)]
             metrics = (

@@ -209,6 +209,10 @@ class SlowFile(OsFile):
         super().__init__(path, flags, buffers)
         self._plan = plan
 
+    @property
+    def durable_descriptor(self) -> int:
+        return -1  # each write comes by here
+
     def pwritev(
         self, buffers: Sequence[Buffer], offset: int, *, sync_point: str | None = None
     ) -> None:

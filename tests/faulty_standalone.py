@@ -29,6 +29,10 @@ class FaultyFile(OsFile):
         super().__init__(path, flags, DirectBuffers())
         self._sync_point, self._trigger = sync_point, trigger
 
+    @property
+    def durable_descriptor(self) -> int:
+        return -1  # each write comes by here
+
     def pwritev(
         self, buffers: Sequence[Buffer], offset: int, *, sync_point: str | None = None
     ) -> None:

@@ -767,7 +767,7 @@ class Bookie(BookieClient):
             if timer is not None:
                 timer.cancel()
         for thread in self._threads:
-            thread.worker.stop()
+            thread.stop()
         self.maintenance.stop()
         await self._loop.run_in_executor(None, self._join)
         for writer in self.storage.writers:
@@ -778,7 +778,7 @@ class Bookie(BookieClient):
 
     def _join(self) -> None:
         for thread in self._threads:
-            thread.worker.join()
+            thread.join()
         self.maintenance.join()
         self._readers.shutdown()
 

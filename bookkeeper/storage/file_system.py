@@ -29,6 +29,14 @@ class File(Protocol):
         """
         ...
 
+    @property
+    def durable_descriptor(self) -> int:
+        """Where ``pwritev2`` with ``RWF_DSYNC`` does what ``pwritev`` with a sync point does.
+
+        -1: nowhere.
+        """
+        return -1
+
     def pread(self, size: int, offset: int) -> bytes:
         """Up to ``size`` bytes from ``offset``; fewer only at the end of the file."""
         ...

@@ -181,6 +181,10 @@ class OsFile(File):
             self._durable_writes = False
             return os.pwritev(self._fd, group, offset)
 
+    @property
+    def durable_descriptor(self) -> int:
+        return self._fd if self._durable_writes else -1
+
     def pread(self, size: int, offset: int) -> bytes:
         data = os.pread(self._fd, size, offset)
         if len(data) == size or not data:

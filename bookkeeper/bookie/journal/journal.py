@@ -255,7 +255,7 @@ class JournalWriter:
             OSError: anything else; final.
         """
         assert group.sealed, "it may still grow"
-        path = journal_format.segment_path(group.header.segment_id, self.directory)
+        path = self.path_of(group)
         try:
             file = self._make_room(group)
         except OSError as error:
@@ -268,6 +268,20 @@ class JournalWriter:
             file.pwritev(group.buffers, group.offset, sync_point="journal.group")
         except OSError as error:
             raise OSError(error.errno, error.strerror, path) from error
+
+    def path_of(self, group: JournalGroup) -> str:
+        return journal_format.segment_path(group.header.segment_id, self.directory)
+
+    def place_for(self, group: JournalGroup) -> int:
+        """A descriptor, if nothing but ``group``'s own bytes must be written; else -1.
+
+        Not while ``write`` runs.
+        """
+        if self._file is None or group.header.segment_id != self._segment_id:
+            return -1
+        if group.offset + group.size + group.header.alignment > self._allocated:
+            return -1
+        return self._file.durable_descriptor
 
     def _make_room(self, group: JournalGroup) -> File:
         """The segment's file, with blocks for the whole group and one alignment behind it."""

@@ -1,11 +1,17 @@
-"""The shell of one journal: a thread that writes its groups, one at a time. Loop only.
+"""The shell of one journal: its groups are written by threads, one at a time. Loop only.
+
+A group for which the segment's file has room is a single call of the kernel. Compiled code makes
+it, where there is such code, on a thread that never waits for the interpreter's lock (decision
+0131). All else, and each group elsewhere, is done by a Python thread.
 
 A bookie has one journal thread per journal directory. A ledger's records all go to the same
 journal, by its id, so the threads know nothing of each other.
 """
 
 import asyncio
+import errno
 import functools
+import os
 from dataclasses import InitVar, dataclass
 from time import perf_counter
 from typing import Protocol
@@ -13,6 +19,14 @@ from typing import Protocol
 from magnetar.bookkeeper.bookie.journal.journal import Journal, JournalGroup, JournalWriter
 from magnetar.bookkeeper.bookie.workers import Worker
 from magnetar.bookkeeper.errors import JournalFullError
+
+try:
+    from magnetar.bookkeeper.storage.durable_writes import DurableWrites
+except ImportError:  # there was no compiler, or the system has no such call
+    DurableWrites = None  # type: ignore[assignment,misc]
+
+# Nothing was written: OsFile syncs after the write then.
+_NOT_SUPPORTED = (-errno.EOPNOTSUPP, -errno.EINVAL, -errno.ENOSYS)
 
 
 class JournalListener(Protocol):
@@ -51,7 +65,8 @@ class JournalThread:
 
     def __post_init__(self, name: str) -> None:
         self.stalled: JournalGroup | None = None
-        self.worker = Worker(name, self._loop)
+        self._worker = Worker(name, self._loop)
+        self._durable_writes: DurableWrites | None = None
         self._scheduled = self._writing_again = False
 
     def dispatch_soon(self) -> None:
@@ -77,15 +92,50 @@ class JournalThread:
     def is_idle(self) -> bool:
         return self.journal.in_flight is None and self.journal.queued_bytes == 0
 
+    def stop(self) -> None:
+        """Let the threads end after what is queued; does not wait."""
+        self._worker.stop()
+        if self._durable_writes is not None:
+            self._loop.remove_reader(self._durable_writes.fileno())
+            self._durable_writes.stop()
+
+    def join(self) -> None:
+        self._worker.join()
+        if self._durable_writes is not None:
+            self._durable_writes.join()
+
     def _submit(self, group: JournalGroup) -> None:
+        place = self._writer.place_for(group)
+        if DurableWrites is None or place < 0:
+            self._submit_to_worker(group)
+            return
+        if (writes := self._durable_writes) is None:
+            writes = self._durable_writes = DurableWrites(b"journal")
+            self._loop.add_reader(writes.fileno(), self._on_durable_write, writes)
+        writes.submit(place, group.buffers, group.offset)
+
+    def _submit_to_worker(self, group: JournalGroup) -> None:
         write = functools.partial(self._write, group)
-        self.worker.submit(write, functools.partial(self._on_written, group))
+        self._worker.submit(write, functools.partial(self._on_written, group))
 
     def _write(self, group: JournalGroup) -> None:
         """On the journal's thread."""
         began_s = perf_counter()
         self._writer.write(group)
         group.write_s = perf_counter() - began_s
+
+    def _on_durable_write(self, writes: "DurableWrites") -> None:
+        group = self.journal.in_flight
+        assert group is not None, "it was submitted"
+        written, group.write_s = writes.take()
+        if written == group.size:
+            self._on_written(group, None)
+        elif written >= 0 or written in _NOT_SUPPORTED:
+            # What was written is durable, and will be the same.
+            self._submit_to_worker(group)
+        else:
+            path = self._writer.path_of(group)
+            self._on_written(group, OSError(-written, os.strerror(-written), path))
 
     def _on_written(self, group: JournalGroup, error: BaseException | None) -> None:
         self._writing_again = False

@@ -1,0 +1,208 @@
+# cython: language_level=3
+"""A thread that makes bytes durable in files and never waits for the interpreter's lock.
+
+A Python thread can begin a write only when the loop lets go of that lock, and tell of its end only when it
+gets it again. Decision 0131 has the figures.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from libc.errno cimport EINTR, errno
+from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memcpy, memset
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+from posix.types cimport off_t
+from posix.unistd cimport close, getpid, read, write
+
+cdef extern from "<sys/uio.h>" nogil:
+    cdef struct iovec:
+        void *iov_base
+        size_t iov_len
+    int RWF_DSYNC
+    ssize_t pwritev2(int descriptor, const iovec *parts, int count, off_t offset, int flags)
+
+cdef extern from "<sys/eventfd.h>" nogil:
+    int EFD_CLOEXEC
+    int EFD_NONBLOCK
+    int eventfd(unsigned int count, int flags)
+
+cdef extern from "<semaphore.h>" nogil:
+    ctypedef struct sem_t:
+        pass
+    int sem_init(sem_t *semaphore, int shared, unsigned int count)
+    int sem_post(sem_t *semaphore)
+    int sem_wait(sem_t *semaphore)
+    int sem_destroy(sem_t *semaphore)
+
+cdef extern from "<pthread.h>" nogil:
+    ctypedef unsigned long pthread_t
+    int pthread_create(pthread_t *thread, void *attributes, void *(*run)(void *) noexcept nogil, void *work)
+    int pthread_join(pthread_t thread, void **result)
+    int pthread_setname_np(pthread_t thread, const char *name)
+
+cdef enum:
+    _PARTS_MAX = 1024  # of one call: IOV_MAX
+
+
+cdef struct Work:
+    sem_t wanted
+    bint is_asked  # to write; else to end
+    int done  # an eventfd
+    int descriptor
+    int count
+    off_t offset
+    int64_t written
+    int64_t began_ns
+    int64_t ended_ns
+    iovec *parts
+    char *joined  # room for all parts, if they are more than one call takes; else NULL
+
+
+cdef int64_t _now_ns() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
+
+
+cdef void _join(Work *work) noexcept nogil:
+    """Make one part of all."""
+    cdef size_t size = 0
+    cdef int number
+    for number in range(work.count):
+        memcpy(work.joined + size, work.parts[number].iov_base, work.parts[number].iov_len)
+        size += work.parts[number].iov_len
+    work.parts[0].iov_base, work.parts[0].iov_len = work.joined, size
+    work.count = 1
+
+
+cdef void *_run(void *argument) noexcept nogil:
+    cdef Work *work = <Work *>argument
+    cdef uint64_t one = 1
+    while True:
+        while sem_wait(&work.wanted) != 0:
+            pass  # a signal
+        if not work.is_asked:
+            return NULL
+        work.is_asked = False
+        work.began_ns = _now_ns()
+        if work.joined != NULL:
+            _join(work)
+        while True:
+            work.written = pwritev2(work.descriptor, work.parts, work.count, work.offset, RWF_DSYNC)
+            if work.written >= 0:
+                break
+            work.written = -errno
+            if work.written != -EINTR:
+                break
+        work.ended_ns = _now_ns()
+        write(work.done, &one, sizeof(one))
+
+
+cdef class DurableWrites:
+    """One write at a time. Every method but ``join`` is for one thread, the loop's.
+
+    Args:
+        name: of the thread, as the system shows it; up to 15 bytes.
+    """
+
+    cdef Work *_work
+    cdef Py_buffer *_views
+    cdef Py_ssize_t _held  # how many of them, from the first on
+    cdef Py_ssize_t _room  # how many there can be
+    cdef pthread_t _thread
+    cdef int _process  # that has the thread; 0: it has ended
+
+    def __cinit__(self, bytes name):
+        self._work = <Work *>PyMem_Malloc(sizeof(Work))
+        if self._work == NULL:
+            raise MemoryError
+        memset(self._work, 0, sizeof(Work))
+        self._make_room(_PARTS_MAX)
+        self._work.done = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
+        if self._work.done < 0:
+            raise OSError(errno, "eventfd")
+        sem_init(&self._work.wanted, 0, 0)
+        error = pthread_create(&self._thread, NULL, _run, self._work)
+        if error:
+            raise OSError(error, "pthread_create")
+        self._process = getpid()
+        pthread_setname_np(self._thread, name)
+
+    def __dealloc__(self):
+        self.stop()
+        self.join()
+        if self._work != NULL:
+            self._release()
+            if self._work.done > 0:
+                close(self._work.done)
+            sem_destroy(&self._work.wanted)
+            PyMem_Free(self._work.parts)
+        PyMem_Free(self._work)
+        PyMem_Free(self._views)
+
+    def fileno(self):
+        """Becomes readable when a write has ended: call ``take`` then."""
+        return self._work.done
+
+    def submit(self, int descriptor, list buffers, off_t offset):
+        """Begin to write the buffers one after the other; they must not change before ``take``."""
+        cdef Work *work = self._work
+        cdef Py_ssize_t size = 0
+        cdef Py_buffer *view
+        assert self._held == 0, "one write at a time"
+        if len(buffers) > self._room:
+            self._make_room(len(buffers))
+        try:
+            for buffer in buffers:
+                view = &self._views[self._held]
+                PyObject_GetBuffer(buffer, view, PyBUF_SIMPLE)
+                work.parts[self._held].iov_base, work.parts[self._held].iov_len = view.buf, <size_t>view.len
+                self._held += 1
+                size += view.len
+            if self._held > _PARTS_MAX:
+                work.joined = <char *>PyMem_Malloc(size)
+                if work.joined == NULL:
+                    raise MemoryError
+        except BaseException:
+            self._release()
+            raise
+        work.count, work.descriptor, work.offset, work.is_asked = <int>self._held, descriptor, offset, True
+        sem_post(&work.wanted)
+
+    def take(self):
+        """What became of the write: its durable bytes or a negative errno, and how many seconds it took."""
+        cdef uint64_t ended
+        read(self._work.done, &ended, sizeof(ended))
+        self._release()
+        return self._work.written, (self._work.ended_ns - self._work.began_ns) / 1e9
+
+    def stop(self):
+        """Let the thread end, after the write that is under way."""
+        if self._process == getpid():
+            sem_post(&self._work.wanted)
+
+    def join(self):
+        """Wait for its end, which ``stop`` asked for."""
+        if self._process == getpid():  # a child by fork has no such thread
+            self._process = 0
+            with nogil:
+                pthread_join(self._thread, NULL)
+
+    cdef int _make_room(self, Py_ssize_t count) except -1:
+        views = <Py_buffer *>PyMem_Realloc(self._views, count * sizeof(Py_buffer))
+        if views == NULL:
+            raise MemoryError
+        self._views = views
+        parts = <iovec *>PyMem_Realloc(self._work.parts, count * sizeof(iovec))
+        if parts == NULL:
+            raise MemoryError
+        self._work.parts = parts
+        self._room = count
+        return 0
+
+    cdef void _release(self):
+        while self._held:
+            self._held -= 1
+            PyBuffer_Release(&self._views[self._held])
+        PyMem_Free(self._work.joined)
+        self._work.joined = NULL
