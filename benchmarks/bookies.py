@@ -10,11 +10,12 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.comparison_loads import text_of
 from magnetar.bookkeeper.bookie_client import BookieClient
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.placement import RandomPlacement
@@ -115,6 +116,26 @@ async def connected(url: str) -> AsyncIterator[BookKeeperClient]:
 def header(columns: Sequence[str]) -> str:
     """The first lines of a table."""
     return f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}"
+
+
+async def all_quorums(
+    options: argparse.Namespace, measure: Callable[[tuple[int, int]], Awaitable[DataclassInstance]]
+) -> None:
+    """Those of ``--quorums`` one after the other; prints rows, and writes them to ``--json``."""
+    results: list[DataclassInstance] = []
+    for text in options.quorums.split(";"):
+        ensemble, copies = map(int, text.split(","))
+        results.append(await measure((ensemble, copies)))
+        if len(results) == 1:
+            print(header(list(asdict(results[0]))))
+        print(row(results[-1]), flush=True)
+    save(results, options)
+
+
+def row(result: DataclassInstance) -> str:
+    """A line of a table: a cell for each field."""
+    cells = (text_of(x) if isinstance(x, float) else str(x) for x in asdict(result).values())
+    return f"| {' | '.join(cells)} |"
 
 
 def save(results: Sequence[DataclassInstance], options: argparse.Namespace) -> None:

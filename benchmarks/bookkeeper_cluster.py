@@ -13,12 +13,12 @@ import asyncio
 import os
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import uvloop
 
-from benchmarks.bookies import HEAD, as_a_broker, connected, header, save, servers
+from benchmarks.bookies import HEAD, as_a_broker, connected, header, row, save, servers
 from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.config import LedgerConfig
@@ -194,22 +194,6 @@ async def run(
     return results
 
 
-COLUMNS = (
-    *("entry", "batch", "entries/s", "MB/s", "p50 ms", "p99 ms", "writer CPU"),
-    *("bookie user", "bookie system", "bookie disk MB/s", "CPU us/entry"),
-)
-
-
-def row(result: Result) -> str:
-    return (
-        f"| {result.entry_bytes} | {result.batch} | {result.entries_per_s:,.0f} "
-        f"| {result.payload_mb_per_s:.1f} | {result.p50_ms:.1f} | {result.p99_ms:.1f} "
-        f"| {result.writer_cpu:.2f} | {result.bookie_cpu_user:.2f} "
-        f"| {result.bookie_cpu_system:.2f} | {result.bookie_disk_mb_per_s:.0f} "
-        f"| {result.all_cpu_us_per_entry:.1f} |"
-    )
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=10.0, help="length of each load")
@@ -222,7 +206,7 @@ def main() -> int:
     ensemble, write, ack = map(int, options.quorums.split(","))
     quorums = LedgerConfig(ensemble, write, ack)
     with servers(options, options.bookies) as (url, bookies):
-        print(header(COLUMNS), flush=True)
+        print(header([each.name for each in fields(Result)]), flush=True)
         save(uvloop.run(run(url, bookies, quorums, options)), options)
     return 0
 

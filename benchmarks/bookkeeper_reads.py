@@ -13,11 +13,12 @@ import os
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import uvloop
 
-from benchmarks.bookies import HEAD, connected, header, save, servers
+from benchmarks.bookies import HEAD, all_quorums, connected, servers
 from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.config import LedgerConfig
@@ -88,43 +89,26 @@ async def read(
     )
 
 
-async def run(url: str, bookies: list[BookieProcess], options: argparse.Namespace) -> list[Result]:
-    """All quorums, one after the other; bookies start anew before each is read."""
-    body, results = os.urandom(options.bytes), list[Result]()
-    for text in options.quorums.split(";"):
-        ensemble, copies = map(int, text.split(","))
-        quorums = (ensemble, copies)
-        async with connected(url) as client:
-            ledger_id = await write(client, quorums, body, options.entries)
-        for bookie in bookies:
-            await asyncio.to_thread(bookie.stop)
-        for bookie in bookies:
-            await asyncio.to_thread(bookie.start)
-        async with connected(url) as client:
-            result = await read(client, bookies, ledger_id, quorums, options.bytes)
-            await client.delete_ledger(ledger_id)
-        print(row(result), flush=True)
-        results.append(result)
-    return results
-
-
-COLUMNS = ("E, Qw", "entry", "entries/s", "MB/s", "reads", "reader us/entry", "bookies us/entry")
-
-
-def row(result: Result) -> str:
-    ensemble, copies = result.quorums
-    return (
-        f"| {ensemble}, {copies} | {result.entry_bytes} | {result.entries_per_s:,.0f} "
-        f"| {result.payload_mb_per_s:.1f} | {result.reads} | {result.reader_cpu_us:.1f} "
-        f"| {result.bookies_cpu_us:.1f} |"
-    )
+async def measure(
+    url: str, bookies: list[BookieProcess], options: argparse.Namespace, quorums: tuple[int, int]
+) -> Result:
+    """Bookies start anew before they are read."""
+    async with connected(url) as client:
+        ledger_id = await write(client, quorums, os.urandom(options.bytes), options.entries)
+    for bookie in bookies:
+        await asyncio.to_thread(bookie.stop)
+    for bookie in bookies:
+        await asyncio.to_thread(bookie.start)
+    async with connected(url) as client:
+        result = await read(client, bookies, ledger_id, quorums, options.bytes)
+        await client.delete_ledger(ledger_id)
+    return result
 
 
 def main() -> int:
     options = parse(__doc__ or "", "3,3;3,2;3,1")
     with servers(options, BOOKIES) as (url, bookies):
-        print(header(COLUMNS), flush=True)
-        save(uvloop.run(run(url, bookies, options)), options)
+        uvloop.run(all_quorums(options, partial(measure, url, bookies, options)))
     return 0
 
 

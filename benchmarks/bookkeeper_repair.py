@@ -15,10 +15,11 @@ import random
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 
 import uvloop
 
-from benchmarks.bookies import connected, connecting, header, joined, now_ms, save, servers
+from benchmarks.bookies import all_quorums, connected, connecting, joined, now_ms, servers
 from benchmarks.bookkeeper_reads import parse, write
 from magnetar.bookkeeper.client.ledger_store import LedgerStore
 from magnetar.bookkeeper.client.placement import RandomPlacement
@@ -70,52 +71,33 @@ async def repair(
             await pool.close()
 
 
-async def run(url: str, bookies: list[BookieProcess], options: argparse.Namespace) -> list[Result]:
-    """All quorums, one after the other; bookies start anew before each repair."""
-    body, results = os.urandom(options.bytes), list[Result]()
+async def measure(
+    url: str, bookies: list[BookieProcess], options: argparse.Namespace, quorums: tuple[int, int]
+) -> Result:
+    """Bookies start anew before the repair."""
     by_id = {process.bookie_id: process for process in bookies}
-    for text in options.quorums.split(";"):
-        ensemble, copies = map(int, text.split(","))
-        async with connected(url) as client:
-            ledger_id = await write(client, (ensemble, copies), body, options.entries)
-            reader = await client.open_ledger(ledger_id, recover=False)
-            lost = reader.metadata.segments[0].bookies[0]
-        for process in bookies:
-            await asyncio.to_thread(process.stop)
-        for bookie, process in by_id.items():
-            if bookie != lost:
-                await asyncio.to_thread(process.start)
-        copied, took, own, theirs = await repair(url, by_id, ledger_id, lost)
-        each = 1e6 / max(1, copied)
-        result = Result(
-            *((ensemble, copies), options.bytes, copied, copied / took, own * each, theirs * each)
-        )
-        print(row(result), flush=True)
-        results.append(result)
-        await asyncio.to_thread(by_id[lost].start)
-        async with connected(url) as client:
-            await client.delete_ledger(ledger_id)
-    return results
-
-
-COLUMNS = ("E, Qw", "entry", "copied", "entries/s", "worker us/entry", "bookies us/entry")
-
-
-def row(result: Result) -> str:
-    ensemble, copies = result.quorums
-    return (
-        f"| {ensemble}, {copies} | {result.entry_bytes} | {result.copied:,} "
-        f"| {result.entries_per_s:,.0f} | {result.worker_cpu_us:.1f} "
-        f"| {result.bookies_cpu_us:.1f} |"
-    )
+    async with connected(url) as client:
+        ledger_id = await write(client, quorums, os.urandom(options.bytes), options.entries)
+        reader = await client.open_ledger(ledger_id, recover=False)
+        lost = reader.metadata.segments[0].bookies[0]
+    for process in bookies:
+        await asyncio.to_thread(process.stop)
+    for bookie, process in by_id.items():
+        if bookie != lost:
+            await asyncio.to_thread(process.start)
+    copied, took, own, theirs = await repair(url, by_id, ledger_id, lost)
+    await asyncio.to_thread(by_id[lost].start)
+    async with connected(url) as client:
+        await client.delete_ledger(ledger_id)
+    each = 1e6 / max(1, copied)
+    return Result(quorums, options.bytes, copied, copied / took, own * each, theirs * each)
 
 
 def main() -> int:
     options = parse(__doc__ or "", "3,3;3,2;5,3")
     most = max(int(text.split(",")[0]) for text in options.quorums.split(";"))
     with servers(options, most + 1) as (url, bookies):
-        print(header(COLUMNS), flush=True)
-        save(uvloop.run(run(url, bookies, options)), options)
+        uvloop.run(all_quorums(options, partial(measure, url, bookies, options)))
     return 0
 
 
