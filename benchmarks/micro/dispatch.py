@@ -3,7 +3,8 @@
 Run: python -m benchmarks.micro.dispatch
 """
 
-import time
+import itertools
+import timeit
 from collections.abc import Callable
 
 from magnetar.broker.connection.consumer_sink import MessageFrames
@@ -73,12 +74,8 @@ def exclusive(messages: int) -> Callable[[int], None]:
 
 
 def measure(name: str, turn: Callable[[int], None]) -> None:
-    best = float("inf")
-    for attempt in range(3):
-        start = time.perf_counter()
-        for number in range(ROUNDS):
-            turn(attempt * ROUNDS + number)
-        best = min(best, time.perf_counter() - start)
+    numbers = itertools.count()
+    best = min(timeit.repeat(lambda: turn(next(numbers)), repeat=3, number=ROUNDS))
     print(f"{name:<44}{best / ROUNDS / ENTRIES * 1e6:.3f}")
 
 
