@@ -1,15 +1,13 @@
 """Long work in turns of half a millisecond of the event loop; others have theirs in between."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from time import perf_counter, thread_time
 from typing import Any, Final, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 TURN_S: Final = 0.0005
-_AT_ONCE: Final = 2
-"""So many of those that wait in ``next_turn`` go on in the same turn of the loop."""
-_WAITING: Final = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]()
 _SORTED_AT: Final = 256
 _Item = TypeVar("_Item")
 Steps: TypeAlias = Generator[None, None, _Item]
@@ -24,6 +22,36 @@ def keep_least(found: list[Any], item: tuple[Any, ...], most: int) -> None:
         del found[most:]
 
 
+class _Queue:
+    """Of those that wait for a turn of a loop: one goes on in each."""
+
+    __slots__ = ("_is_due", "_waiting")
+
+    def __init__(self) -> None:
+        self._waiting = deque[asyncio.Future[None]]()
+        self._is_due = False  # whether one goes on in the next turn
+
+    async def wait(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._is_due:
+            self._waiting.append(waits := loop.create_future())
+            await waits
+        else:
+            self._is_due = True
+            loop.call_soon(self._wake, loop)
+            await asyncio.sleep(0)
+
+    def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
+        while self._waiting:
+            if not (waits := self._waiting.popleft()).done():  # else its task was cancelled
+                waits.set_result(None)
+                loop.call_soon(self._wake, loop)
+                return
+        self._is_due = False
+
+
+_QUEUES: Final = WeakKeyDictionary[asyncio.AbstractEventLoop, _Queue]()
+
+
 async def next_turn() -> None:
     """Others have their turn.
 
@@ -31,10 +59,9 @@ async def next_turn() -> None:
     a millisecond of the same turn, it would take fifty.
     """
     loop = asyncio.get_running_loop()
-    if (waiting := _WAITING.get(loop)) is None:
-        waiting = _WAITING[loop] = asyncio.Semaphore(_AT_ONCE)
-    async with waiting:
-        await asyncio.sleep(0)
+    if (queue := _QUEUES.get(loop)) is None:
+        queue = _QUEUES[loop] = _Queue()
+    await queue.wait(loop)
 
 
 class LoopTurns:

@@ -28,7 +28,7 @@ ALLOWED = {
     "broker/cli/top/dialogs.py:TextScreen.BINDINGS": "keys, as Textual wants them; of the CLI",
     "broker/cli/top/screen.py:TopApp.BINDINGS": "keys, as Textual wants them; of the CLI",
     "broker/http/messaging/internal_consumer.py:_NOTHING": "a deque(maxlen=0): always empty",
-    "metadata/loop_turns.py:_WAITING": "by event loop, so each thread has its own",
+    "metadata/loop_turns.py:_QUEUES": "by event loop, so each thread has its own",
     "bookkeeper/storage/os_file_system.py:_reclaimer": "of a disk's free space; has its own lock",
 }
 # By the last part of the name that is called.
