@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import psutil
 
@@ -22,7 +23,32 @@ if TYPE_CHECKING:
 _MIB: Final = 1024 * 1024
 _UNKNOWN: Final = -1.0
 _SAMPLE_S_MIN: Final = 1.0
+_LIMITS_S: Final = 60.0
+"""Limits are read so rarely: they hardly change, and are ten small files of a container."""
 _VIRTUAL: Final = ("lo", "docker", "veth", "br-", "virbr", "tun", "tap")
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """Of this machine, or of the control group that bounds this process."""
+
+    cores: float
+    is_shared: bool
+    """Whether all of the machine's cores may be used, so others' use counts."""
+    memory_mib: float
+    net_kbits: float
+
+    @classmethod
+    def read(cls) -> Self:
+        cores, cores_own = os.cpu_count() or 1, cores_max()
+        is_shared = cores_own is None or cores_own >= cores
+        memory_bytes = min(psutil.virtual_memory().total, memory_bytes_max() or sys.maxsize)
+        return cls(
+            cores if is_shared or cores_own is None else cores_own,
+            is_shared,
+            memory_bytes / _MIB,
+            _net_kbits_max(),
+        )
 
 
 class HostUsage:
@@ -36,7 +62,9 @@ class HostUsage:
 
     def __init__(self) -> None:
         self._process = psutil.Process()
-        self._sampled_s = time.monotonic()
+        self.started_ms = int(self._process.create_time() * 1000)
+        self._sampled_s = self._limits_s = time.monotonic()
+        self._limits = _Limits.read()
         self._net = _net_bytes()
         psutil.cpu_percent(None), self._process.cpu_percent(None)  # starts the measurements
         self._latest = self._metrics(0.0, (0.0, 0.0))  # until there is something to tell
@@ -49,6 +77,8 @@ class HostUsage:
         elapsed_s = now_s - self._sampled_s
         if elapsed_s < _SAMPLE_S_MIN:
             return self._latest
+        if now_s - self._limits_s >= _LIMITS_S:
+            self._limits, self._limits_s = _Limits.read(), now_s
         net = _net_bytes()
         received, sent = (
             (new - old) * 8 / 1000 / elapsed_s for new, old in zip(net, self._net, strict=True)
@@ -56,30 +86,18 @@ class HostUsage:
         self._sampled_s, self._net = now_s, net
         of_all, own = psutil.cpu_percent(None), self._process.cpu_percent(None)
         # In a container the rest of the machine is none of our business.
-        cpu = of_all * _cores() if _own_cores() is None else own
+        cpu = of_all * self._limits.cores if self._limits.is_shared else own
         self._latest = self._metrics(cpu, (received, sent))
         return self._latest
 
     def _metrics(self, cpu: float, kbits: tuple[float, float]) -> dict[str, dict[str, float]]:
-        cores = _own_cores() or _cores()
-        speed = _net_kbits_max()
-        memory = min(psutil.virtual_memory().total, memory_bytes_max() or sys.maxsize)
+        limits = self._limits
         return {
-            "cpu": _usage(cpu, 100.0 * cores),
-            "memory": _usage(self._process.memory_info().rss / _MIB, memory / _MIB),
-            "bandwidthIn": _usage(kbits[0], speed),
-            "bandwidthOut": _usage(kbits[1], speed),
+            "cpu": _usage(cpu, 100.0 * limits.cores),
+            "memory": _usage(self._process.memory_info().rss / _MIB, limits.memory_mib),
+            "bandwidthIn": _usage(kbits[0], limits.net_kbits),
+            "bandwidthOut": _usage(kbits[1], limits.net_kbits),
         }
-
-
-def _cores() -> int:
-    return os.cpu_count() or 1
-
-
-def _own_cores() -> float | None:
-    """Those that a control group leaves this process; None: all of the machine's."""
-    own_max = cores_max()
-    return own_max if own_max is not None and own_max < _cores() else None
 
 
 def _usage(usage: float, limit: float) -> dict[str, float]:
@@ -109,7 +127,7 @@ def _net_kbits_max() -> float:
 async def load_report(service: BrokerService, usage: HostUsage, version: str) -> dict[str, Any]:
     """LocalBrokerData of now; traffic of very many topics is up to a minute old."""
     bundles = await service.loads.get()
-    await next_turn()  # a sample reads ten files of the system, a millisecond
+    await next_turn()  # all who share that walk are told in the same turn
     host = usage.sample()
     cache = service.ledgers.cache
 
@@ -147,7 +165,7 @@ async def load_report(service: BrokerService, usage: HostUsage, version: str) ->
         "brokerVersionString": version,
         "protocols": {},
         "advertisedListeners": parse_listeners(service.config.advertised_listeners),
-        "startTimestamp": int(psutil.Process().create_time() * 1000),
+        "startTimestamp": usage.started_ms,
         "maxResourceUsage": max(
             (each["usage"] / each["limit"] for each in resources.values() if each["limit"] > 0),
             default=0.0,

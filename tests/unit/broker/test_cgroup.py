@@ -86,7 +86,27 @@ def test_a_broker_in_a_container_compares_its_use_with_its_limits(
     assert found["cpu"] == {"usage": 49.0, "limit": 50.0}
     assert found["memory"]["limit"] == 1024.0
     monkeypatch.setattr(load_report, "cores_max", lambda: None)
+    monkeypatch.setattr(load_report, "_LIMITS_S", 0.0)
     assert usage.sample()["cpu"]["limit"] == 6400.0
+
+
+def test_limits_are_read_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are ten files, and a report a second would hold the loop for half a millisecond."""
+    now_s, cores, reads_s = 100.0, 0.5, list[float]()
+
+    def cores_now() -> float:
+        reads_s.append(now_s)
+        return cores
+
+    monkeypatch.setattr("time.monotonic", lambda: now_s)
+    monkeypatch.setattr(load_report, "cores_max", cores_now)
+    usage, limits = HostUsage(), set[float]()
+    for _ in range(130):
+        now_s += 1.0
+        cores = 0.25 if now_s > 200.0 else 0.5
+        limits.add(usage.sample()["cpu"]["limit"])
+    assert reads_s == [100.0, 160.0, 220.0]
+    assert limits == {50.0, 25.0}, "a limit that was changed counts, a minute later at the latest"
 
 
 def test_who_asks_again_at_once_is_told_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
