@@ -174,6 +174,8 @@ class Console:
         self._rendering = asyncio.Lock()
         for kept in (_patterns, _streams):  # 4 ms; a broker makes its console in a thread
             kept()
+        for name in _STATIC:  # the first page would read the files
+            static_path(name)
 
     async def close(self) -> None:
         """Ends what is being read for pages to come."""

@@ -8,6 +8,7 @@ from magnetar.broker.console.kept_order import KeptOrder, name_of
 from magnetar.broker.console.source import IndexPage, IndexQuery
 from magnetar.broker.console.starred import STARRED, starred
 from magnetar.broker.console.views import Ask, row_id
+from magnetar.metadata.loop_turns import next_turn
 
 ASKED: Final = ("q", "namespace", "view", "sort", "order", "after")
 """Parameters of these pages."""
@@ -57,12 +58,13 @@ async def shown_page(
     page = await call(query)
     if query.sort == "topic":
         return ShownPage(page)
-    rows = {row_id(*name_of(row)): row for row in page.rows}
-    kept, fresh = KeptOrder.parse(ask.shown), list(rows)
-    if kept is None:
-        if not rows or not page.is_complete:
+    await next_turn()
+    if (kept := KeptOrder.parse(ask.shown)) is None:
+        if not page.rows or not page.is_complete:
             return ShownPage(page)
         return ShownPage(page, KeptOrder.of([name_of(row) for row in page.rows]).text)
+    rows = {row_id(*name_of(row)): row for row in page.rows}
+    fresh = list(rows)
     whole = replace(query, q="", namespace="", view="", after="", grouped=False)
     for names in kept.missing(rows):
         more = await call(replace(whole, only=names))

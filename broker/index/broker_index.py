@@ -54,7 +54,7 @@ from magnetar.broker.subscription.persistent_subscription import PersistentSubsc
 from magnetar.broker.topic.persistent_topic import PersistentTopic
 from magnetar.broker.topic.topic_stats import find_last_publish_time
 from magnetar.bundles.namespace_bundles import namespace_of
-from magnetar.metadata.loop_turns import LoopTurns, Steps, run_in_turns
+from magnetar.metadata.loop_turns import LoopTurns, Steps, next_turn, run_in_turns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -567,7 +567,9 @@ class IndexTables:
             task = self._pages[key] = asyncio.get_running_loop().create_task(
                 self._scan_page(table, query, None)
             )
-        return await asyncio.shield(task)
+        page = await asyncio.shield(task)
+        await next_turn()  # all who share it are told in the same turn
+        return page
 
     async def _scan_page(
         self, table: FigureTable, query: PageQuery, sight: Sight | None

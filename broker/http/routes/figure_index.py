@@ -43,7 +43,7 @@ from magnetar.broker.index.page_answer import (
 from magnetar.broker.index.topic_figures import SubscriptionField, TopicField
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.service.broker_service import BrokerService
-from magnetar.metadata.loop_turns import in_turns
+from magnetar.metadata.loop_turns import in_turns, next_turn
 
 routes = Routes(
     "/admin/v2",
@@ -281,6 +281,7 @@ class Everywhere:
             page = replace(
                 page, rows=[{**row, **await more(row)} async for row in in_turns(page.rows)]
             )
+            await next_turn()
         return JsonResponse(page.to_json(rows_name, query, silent))
 
 

@@ -7,7 +7,6 @@ A route without a summary takes it from the docstring of its function, and its d
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypedDict, TypeVar, Unpack
 
@@ -22,6 +21,7 @@ from magnetar.broker.http.routing.request_routing import send_to_owner
 from magnetar.broker.http.routing.route_call import RouteCall
 from magnetar.broker.http.routing.route_permissions import Access as Access
 from magnetar.broker.http.routing.route_permissions import authorize
+from magnetar.metadata.loop_turns import next_turn
 
 Statuses = Mapping[int, str | dict[str, Any]]
 """Answers by status: what one means, or FastAPI's whole description of it."""
@@ -67,8 +67,8 @@ class RouteOptions(TypedDict, total=False):
 class Route(routing.BaseRoute):
     """A route that runs once its caller is known to be allowed, at the broker that serves it.
 
-    Its function is read with the first request, in 0.2 ms; FastAPI reads it for the document alone
-    (``documented_route.py``).
+    Its function is read with the first request, in a millisecond at most; FastAPI reads it for the
+    document alone (``documented_route.py``).
     """
 
     def __init__(
@@ -88,10 +88,7 @@ class Route(routing.BaseRoute):
         self.path_format = front_format + self._tail
         self.access, self.mode = access, mode
         self.function, self.options = function, options
-
-    @cached_property
-    def _call(self) -> RouteCall:
-        return RouteCall(self.function, self.path)
+        self._call: RouteCall | None = None
 
     def names_in(self, path: str) -> dict[str, str] | None:
         """What a path has for the names of this one's; None: it is of another route."""
@@ -106,6 +103,9 @@ class Route(routing.BaseRoute):
             await authorize(request, self.access)
         if self.mode is not RoutingMode.LOCAL:
             await send_to_owner(request, self.mode)
+        if self._call is None:
+            self._call = RouteCall(self.function, self.path)
+            await next_turn()
         answer: Response | None = await self._call(request)
         return self._nothing() if answer is None else answer
 
