@@ -253,11 +253,29 @@ async def measure(standalone: Standalone) -> None:
     for path in _WHOLE:
         await measured(path, ask, address, [path])
     await measured("100 open pages", look_at_pages, address, PAGES_S)
+    control = multiprocessing.get_context("spawn").Process(target=run_control, args=(PAGES_S,))
+    control.start()
+    await measured("the same beside the control", look_at_pages, address, PAGES_S, is_watched=False)
+    control.join()
     await measured("100 open pages, unwatched", look_at_pages, address, PAGES_S, is_watched=False)
     tables = await standalone.service.index.tables()
     print(f"a look at all takes {tables.took_s * 1000:.0f} ms of a processor")
     for full in added:  # they can't be closed
         del standalone.service.topics[full]
+
+
+def run_control(seconds: float) -> None:
+    """In a process of its own, a loop of short turns alone: long ones are the machine's."""
+
+    async def control() -> None:
+        watch, end_s = LoopWatch(), time.perf_counter() + seconds
+        with watch.watching():
+            while time.perf_counter() < end_s:
+                await asyncio.sleep(0.002)
+                sum(range(5_000))  # a tenth of a millisecond
+        show("control, another process", watch, [], time.process_time() / seconds)
+
+    asyncio.Runner(loop_factory=uvloop.new_event_loop).run(control())
 
 
 def idle(seconds: float, answers: Any) -> None:
