@@ -8,18 +8,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from magnetar.bookkeeper import codes
-from magnetar.bookkeeper.bookie_client import BookieClient
 from magnetar.bookkeeper.bookie_protocol.digests import CRC32C, DigestOf, to_kept
 from magnetar.bookkeeper.client import quorum
 from magnetar.bookkeeper.client.ledger_store import LedgerStore
 from magnetar.bookkeeper.client.pool import BookiePool
-from magnetar.bookkeeper.errors import BookkeeperError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
-from magnetar.bookkeeper.packet import decode_header, is_intact
-from magnetar.bookkeeper.transport import ReadRequest
+from magnetar.bookkeeper.replication.replica_reader import ReplicaStatus, read_replica
 
 _READ_BYTES: Final = 4 * 1024 * 1024
+_READ_S: Final = 30.0
 
 
 @dataclass(slots=True)
@@ -112,12 +109,15 @@ class EnsembleReplicaSource:
         reasons: list[str] = []
         denials = 0
         for bookie_id in others:
-            client = self._pool.client(bookie_id)
-            code, packets = await _read(client, metadata, first, end)
-            if packets:
-                return FetchedEntries(self._as_kept(metadata.ledger_id, packets))
-            denials += codes.is_explicit_negative(code)
-            reasons.append(f"{bookie_id}: {codes.code_name(code)}")
+            found = await read_replica(
+                *(self._pool, bookie_id, metadata.ledger_id, first, end - first),
+                *(_READ_BYTES, _READ_S),
+                creator=metadata.creator_token,
+            )
+            if found.packets:
+                return FetchedEntries(self._as_kept(metadata.ledger_id, found.packets))
+            denials += found.answer is ReplicaStatus.ABSENT
+            reasons.append(f"{bookie_id}: {found}")
         return FetchedEntries(absent=denials == len(others), reason=", ".join(reasons))
 
     def _as_kept(self, ledger_id: int, packets: list[bytes]) -> list[bytes]:
@@ -125,33 +125,3 @@ class EnsembleReplicaSource:
         if digest is CRC32C:
             return packets
         return [to_kept(digest, packet, b"") for packet in packets]
-
-
-async def _read(
-    client: BookieClient, metadata: LedgerMetadata, first: int, end: int
-) -> tuple[int, list[bytes]]:
-    """The result code, and the sound packets from ``first`` on."""
-    ledger_id = metadata.ledger_id
-    try:
-        reply = await client.read_entries(
-            ReadRequest(ledger_id, first, end - first, _READ_BYTES, creator=metadata.creator_token)
-        )
-    except BookkeeperError:
-        return codes.UNAVAILABLE, []
-    packets: list[bytes] = []
-    for entry_id, packet in enumerate(reply.packets[: end - first], first):
-        if not is_intact(packet) or decode_header(packet)[:2] != (ledger_id, entry_id):
-            if not packets:  # it should know
-                await _report(client, ledger_id, entry_id)
-                return codes.IO_ERROR, []
-            break
-        packets.append(bytes(packet))
-    code = codes.UNAVAILABLE if reply.code == codes.OK and not packets else reply.code
-    return code, packets
-
-
-async def _report(client: BookieClient, ledger_id: int, entry_id: int) -> None:
-    try:
-        await client.report_corrupt(ledger_id, entry_id)
-    except BookkeeperError:  # it will find out by itself
-        return
