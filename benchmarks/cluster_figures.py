@@ -45,15 +45,14 @@ def our_cluster(folder: Path) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def pulsar(script: Path) -> Iterator[Server]:
-    """All in one process; the script's ``stop`` is called whatever happens."""
-    settings = [f"managedLedgerDefault{key}={value}" for key, value in _QUORUMS.items()]
-    environment = {**os.environ, "BOOKIES": "3"}
+def pulsar(script: Path, *settings: str, **environment: str) -> Iterator[tuple[str, int]]:
+    """URL and process, which has all in it; the script's ``stop`` is called whatever happens."""
+    whole = {**os.environ, **environment}
     try:
-        subprocess.run([script, "start", *settings], check=True, env=environment)
-        yield Server(PULSAR_URL, {"pulsar": int((PEERS / "pulsar/pid").read_text())})
+        subprocess.run([script, "start", *settings], check=True, env=whole)
+        yield PULSAR_URL, int((PEERS / "pulsar/pid").read_text())
     finally:
-        subprocess.run([script, "stop"], check=False, env=environment)
+        subprocess.run([script, "stop"], check=False, env=whole)
 
 
 def measure(options: argparse.Namespace, server: Server, out: Path) -> dict[str, Row]:
@@ -124,8 +123,9 @@ def main() -> int:
     ):
         ours = measure(options, server, options.out / "magnetar.txt")
     if options.pulsar is not None:
-        with pulsar(options.pulsar.absolute()) as server:
-            peers = measure(options, server, options.out / "pulsar.txt")
+        settings = [f"managedLedgerDefault{key}={value}" for key, value in _QUORUMS.items()]
+        with pulsar(options.pulsar.absolute(), *settings, BOOKIES="3") as (url, pid):
+            peers = measure(options, Server(url, {"pulsar": pid}), options.out / "pulsar.txt")
     print("\n".join(table(peers, ours)), end="\n\n")
     print("\n".join(profile(ours)))
     return 0

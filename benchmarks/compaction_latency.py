@@ -27,6 +27,7 @@ from typing import Any, Final
 import orjson
 import pulsar
 
+from benchmarks import run
 from tests.standalone_process import StandaloneProcess
 
 TABLE: Final = "persistent://public/default/benchmark-table"
@@ -100,11 +101,7 @@ class Server:
     def latencies_s(self, seconds: float) -> list[float]:
         """Of each message, for so long. Nothing else is asked for meanwhile."""
         producer = self.client.create_producer(OTHER, batching_enabled=False)
-        found: list[float] = []
-        end_s = time.perf_counter() + seconds
-        while (began_s := time.perf_counter()) < end_s:
-            producer.send(bytes(1024))
-            found.append(time.perf_counter() - began_s)
+        found = run.latencies_s(producer, seconds)
         producer.close()
         return found
 

@@ -13,7 +13,6 @@ first.
 import argparse
 import json
 import tempfile
-import time
 import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -113,13 +112,13 @@ def beside_loads(made: SeveralProcesses, client: pulsar.Client, seconds: float) 
     server.fill(_TABLE_MESSAGES, _TABLE_KEYS, 1024)
     server.client.close()
     producer = client.create_producer(topic, batching_enabled=False)
-    latencies_s(producer, 2.0)  # warm
-    before = p99_ms(latencies_s(producer, seconds))
+    run.latencies_s(producer, 2.0)  # warm
+    before = p99_ms(run.latencies_s(producer, seconds))
     figures, quiet = {}, [before]
     for load in loads_beside.LOADS:
         with loads_beside.beside(load, made.admin_url, table):
-            p99 = p99_ms(latencies_s(producer, seconds))
-        after = p99_ms(latencies_s(producer, seconds))
+            p99 = p99_ms(run.latencies_s(producer, seconds))
+        after = p99_ms(run.latencies_s(producer, seconds))
         figures[f"p99 beside {load} ms"] = p99
         figures[f"p99 beside {load} x"] = p99 / ((before + after) / 2)
         before = after
@@ -127,17 +126,11 @@ def beside_loads(made: SeveralProcesses, client: pulsar.Client, seconds: float) 
     figures["p99 alone ms"] = median(quiet)
     if owners := [each for name, each in made.children().items() if name == "broker-2"]:
         owners[0].kill()
-        figures["longest wait after kill -9 ms"] = max(latencies_s(producer, _FAILOVER_S)) * 1000
+        figures["longest wait after kill -9 ms"] = (
+            max(run.latencies_s(producer, _FAILOVER_S)) * 1000
+        )
     producer.close()
     return figures
-
-
-def latencies_s(producer: pulsar.Producer, seconds: float) -> list[float]:
-    found, end_s = [], time.perf_counter() + seconds
-    while (began_s := time.perf_counter()) < end_s:
-        producer.send(bytes(1024))
-        found.append(time.perf_counter() - began_s)
-    return found
 
 
 def topic_of(made: SeveralProcesses, *, first: bool) -> str:

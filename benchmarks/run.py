@@ -99,23 +99,26 @@ def produce(client: pulsar.Client, size: int, batching: bool, seconds: float) ->
     }
 
 
-def synchronous(
-    client: pulsar.Client, size: int, seconds: float, topic: str = ""
-) -> dict[str, float]:
-    producer = _producer(client, topic or _topic(), False)
-    payload, latencies = b"x" * size, []
-    end = time.perf_counter() + seconds
-    while (start := time.perf_counter()) < end:
-        producer.send(payload)
-        latencies.append(time.perf_counter() - start)
+def synchronous(client: pulsar.Client, size: int, seconds: float) -> dict[str, float]:
+    producer = _producer(client, _topic(), False)
+    latencies = sorted(latencies_s(producer, seconds, size))
     producer.close()
-    latencies.sort()
     return {
         "messages": len(latencies),
         "msg_per_s": len(latencies) / seconds,
         "p50_ms": latencies[len(latencies) // 2] * 1000,
         "p99_ms": latencies[len(latencies) * 99 // 100] * 1000,
     }
+
+
+def latencies_s(producer: pulsar.Producer, seconds: float, size: int = 1024) -> list[float]:
+    """Of messages that wait for their receipt, one after the other."""
+    payload, found = b"x" * size, list[float]()
+    end_s = time.perf_counter() + seconds
+    while (began_s := time.perf_counter()) < end_s:
+        producer.send(payload)
+        found.append(time.perf_counter() - began_s)
+    return found
 
 
 def in_and_out(client: pulsar.Client, size: int, seconds: float) -> dict[str, float]:

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import psutil
 
-from benchmarks.cluster_figures import PULSAR_URL
+from benchmarks.cluster_figures import pulsar
 from benchmarks.comparison_loads import PEERS
 from tests.standalone_process import StandaloneProcess
 
@@ -78,16 +78,6 @@ class Server:
 def our_own(folder: Path) -> Iterator[Server]:
     with StandaloneProcess(folder / "data", "--set", _ON) as process:
         yield Server("magnetar", process.service_url, process.pid)
-
-
-@contextlib.contextmanager
-def pulsar(script: Path) -> Iterator[Server]:
-    """The script's ``stop`` is called whatever happens."""
-    try:
-        subprocess.run([script, "start", _ON], check=True)
-        yield Server("pulsar", PULSAR_URL, int((PEERS / "pulsar/pid").read_text()))
-    finally:
-        subprocess.run([script, "stop"], check=False)
 
 
 def run(server: Server, load: Load, options: argparse.Namespace) -> Row:
@@ -155,7 +145,8 @@ def main(arguments: list[str] | None = None) -> int:
         if options.pulsar_url is not None:
             servers.append(Server("pulsar", options.pulsar_url, options.pulsar_pid))
         elif options.pulsar is not None:
-            servers.append(stack.enter_context(pulsar(options.pulsar.absolute())))
+            started = stack.enter_context(pulsar(options.pulsar.absolute(), _ON))
+            servers.append(Server("pulsar", *started))
         measured = measure([load for load in LOADS if load.name in names], servers, options)
     print("\n".join(table(measured, [server.name for server in servers])))
     return 0
