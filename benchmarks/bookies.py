@@ -17,9 +17,12 @@ from typing import TYPE_CHECKING
 
 from benchmarks.comparison_loads import text_of
 from magnetar.bookkeeper.bookie_client import BookieClient
+from magnetar.bookkeeper.bookie_protocol.config import ProtocolConfig
+from magnetar.bookkeeper.bookie_protocol.connector import ProtocolConnector
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.placement import RandomPlacement
 from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.layout.bookkeeper_layout import BookKeeperLayout
 from magnetar.bookkeeper.layout.find_layout import open_layout
 from magnetar.bookkeeper.layout.layout import Layout
 from magnetar.bookkeeper.malloc import keep_freed_memory
@@ -79,10 +82,17 @@ async def joined(url: str) -> AsyncIterator[tuple[MetadataStore, Layout]]:
 
 @contextlib.asynccontextmanager
 async def connecting(
-    store: MetadataStore, layout: Layout
+    store: MetadataStore, layout: Layout, *, as_apache: bool = False
 ) -> AsyncIterator[Callable[[str], BookieClient]]:
-    """Makes clients of bookies, by their ids."""
-    connector = BookieConnector(store, TransportConfig(), layout=layout)
+    """Makes clients of bookies, by their ids; ``as_apache``: as one of Apache BookKeeper's would
+    be, without our login and what comes with it.
+    """
+    connector: BookieConnector | ProtocolConnector
+    if as_apache:
+        assert isinstance(layout, BookKeeperLayout)
+        connector = ProtocolConnector(store, layout, ProtocolConfig())
+    else:
+        connector = BookieConnector(store, TransportConfig(), layout=layout)
     try:
         yield connector.connect
     finally:
@@ -90,27 +100,19 @@ async def connecting(
 
 
 @contextlib.asynccontextmanager
-async def client_of(
-    store: MetadataStore, layout: Layout, connect: Callable[[str], BookieClient]
-) -> AsyncIterator[BookKeeperClient]:
-    pool, rng = BookiePool(store, connect), random.Random(1)
-    await pool.start()
-    try:
-        yield BookKeeperClient(
-            *(store, pool, RandomPlacement(rng)), clock=now_ms, rng=rng, layout=layout
-        )
-    finally:
-        await pool.close()
-
-
-@contextlib.asynccontextmanager
-async def connected(url: str) -> AsyncIterator[BookKeeperClient]:
+async def connected(url: str, *, as_apache: bool = False) -> AsyncIterator[BookKeeperClient]:
     async with (
         joined(url) as (store, layout),
-        connecting(store, layout) as connect,
-        client_of(store, layout, connect) as client,
+        connecting(store, layout, as_apache=as_apache) as connect,
     ):
-        yield client
+        pool, rng = BookiePool(store, connect), random.Random(1)
+        await pool.start()
+        try:
+            yield BookKeeperClient(
+                *(store, pool, RandomPlacement(rng)), clock=now_ms, rng=rng, layout=layout
+            )
+        finally:
+            await pool.close()
 
 
 def header(columns: Sequence[str]) -> str:

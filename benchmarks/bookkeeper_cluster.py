@@ -1,11 +1,12 @@
-"""One writer and bookie processes over gRPC: entries a second, bytes and CPU of every stage.
+"""One writer and bookie processes: entries a second, bytes and CPU of every stage.
 
     python -m benchmarks.bookkeeper_cluster [--seconds 10] [--bookies 3] [--quorums 3,3,2]
-        [--loads 1024x1,65536x1] [--folder DIR] [--json FILE]
+        [--loads 1024x1,65536x1] [--as-apache] [--folder DIR] [--json FILE]
 
 A load is SIZExBATCH: payload bytes of an entry, and entries per append. The writer keeps a window
 of unconfirmed entries; an entry counts when its ack quorum of bookies has synced it. ZooKeeper, the
-bookies and the writer share the machine, as a small cluster on one node would.
+bookies and the writer share the machine, as a small cluster on one node would. ``--as-apache``: the
+client is known to the bookies as one of Apache BookKeeper's.
 """
 
 import argparse
@@ -182,7 +183,7 @@ async def run(
     """All loads, one after the other."""
     as_a_broker()
     results: list[Result] = []
-    async with connected(url) as client:
+    async with connected(url, as_apache=options.as_apache) as client:
         for text in options.loads.split(","):
             size, _, batch = text.partition("x")
             load = Load(int(size), int(batch or 1))
@@ -200,6 +201,7 @@ def main() -> int:
     parser.add_argument("--bookies", type=int, default=3)
     parser.add_argument("--quorums", default="3,3,2", help="ensemble, write quorum, ack quorum")
     parser.add_argument("--loads", default="1024x1,1024x16,65536x1", help="SIZExBATCH,...")
+    parser.add_argument("--as-apache", action="store_true", help="without our own login")
     parser.add_argument("--folder", type=Path, help="where the bookies keep their data")
     parser.add_argument("--json", type=Path, help="write the results there, too")
     options = parser.parse_args()

@@ -1,7 +1,7 @@
 """Ledgers read from bookie processes that have just started: entries a second, and CPU an entry.
 
     python -m benchmarks.bookkeeper_reads [--quorums 3,3;3,2;3,1] [--entries 100000] [--bytes 1024]
-        [--folder DIR] [--json FILE]
+        [--as-apache] [--folder DIR] [--json FILE]
 
 E > Qw is a striped ledger, of which each bookie holds every few entries. A read asks for at most
 1 MiB, as a dispatcher that catches up does; ZooKeeper, bookies and the reader share the machine.
@@ -99,7 +99,7 @@ async def measure(
         await asyncio.to_thread(bookie.stop)
     for bookie in bookies:
         await asyncio.to_thread(bookie.start)
-    async with connected(url) as client:
+    async with connected(url, as_apache=options.as_apache) as client:
         result = await read(client, bookies, ledger_id, quorums, options.bytes)
         await client.delete_ledger(ledger_id)
     return result
@@ -118,6 +118,7 @@ def parse(description: str, quorums: str) -> argparse.Namespace:
     parser.add_argument("--quorums", default=quorums, help="E,Qw;E,Qw;...")
     parser.add_argument("--entries", type=int, default=100_000, help="a multiple of 100")
     parser.add_argument("--bytes", type=int, default=1024, help="of an entry's payload")
+    parser.add_argument("--as-apache", action="store_true", help="without our own login")
     parser.add_argument("--folder", type=Path, help="where the bookies keep their data")
     parser.add_argument("--json", type=Path, help="write the results there, too")
     return parser.parse_args()

@@ -1,7 +1,7 @@
 """Ledgers of a bookie that is gone, copied by auto-recovery: entries a second, and CPU an entry.
 
     python -m benchmarks.bookkeeper_repair [--quorums 3,3;3,2;5,3] [--entries 100000] [--bytes 1024]
-        [--folder DIR] [--json FILE]
+        [--as-apache] [--folder DIR] [--json FILE]
 
 E > Qw is a striped ledger, of which each bookie holds every few entries. Bookies are processes that
 have just started; one of the ledger's is stopped, and a worker in this process gives its share to
@@ -42,10 +42,13 @@ class Result:
 
 
 async def repair(
-    url: str, bookies: dict[str, BookieProcess], ledger_id: int, lost: str
+    url: str, bookies: dict[str, BookieProcess], ledger_id: int, lost: str, *, as_apache: bool
 ) -> tuple[int, float, float, float]:
     """Entries copied; seconds, and CPU seconds of this process and of the bookies."""
-    async with joined(url) as (store, layout), connecting(store, layout) as connect:
+    async with (
+        joined(url) as (store, layout),
+        connecting(store, layout, as_apache=as_apache) as connect,
+    ):
         pool, rng = BookiePool(store, connect), random.Random(1)
         await pool.start()
         worker = ReplicationWorker(
@@ -85,7 +88,9 @@ async def measure(
     for bookie, process in by_id.items():
         if bookie != lost:
             await asyncio.to_thread(process.start)
-    copied, took, own, theirs = await repair(url, by_id, ledger_id, lost)
+    copied, took, own, theirs = await repair(
+        url, by_id, ledger_id, lost, as_apache=options.as_apache
+    )
     await asyncio.to_thread(by_id[lost].start)
     async with connected(url) as client:
         await client.delete_ledger(ledger_id)
