@@ -7,7 +7,7 @@ States, with Pulsar's names for the same in brackets::
 
     NO_LEDGER  [ClosedLedger]    nothing is written; the next append asks for a ledger
     CREATING   [CreatingLedger]  appends queue until a ledger is created and listed
-    OPEN       [LedgerOpened]    appends go to the current ledger
+    OPEN       [LedgerOpened]    appends go to the current ledger, behind what was queued
     SWITCHING  [ClosingLedger]   the current ledger is full: appends queue until all it got is
                                  confirmed and the next ledger is listed
     ENDING     [ClosingLedger]   an append failed: appends queue until the end of the ledger is
@@ -137,7 +137,12 @@ class EndLedger:
     ledger_id: int
 
 
-Effect: TypeAlias = WriteBatch | CreateLedger | CloseLedger | EndLedger
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """Call ``go_on`` in the next turn of the loop: more is queued than one turn should write."""
+
+
+Effect: TypeAlias = WriteBatch | CreateLedger | CloseLedger | EndLedger | GoOn
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +178,8 @@ class AppendCore:
     """
 
     limits: RotationLimits
+    turn_entries: int = 256
+    """Of what was queued, so many and the rest of their batch are written at once."""
     state: AppendState = field(default=_NO_LEDGER, init=False)
     refusal: BaseException | None = field(default=None, init=False)
     """Why appends are refused; None while they are accepted."""
@@ -225,7 +232,7 @@ class AppendCore:
             return None
         self.pending_bytes += entry_bytes
         self.pending_entries += len(heads)
-        if self.state is _OPEN:
+        if self.state is _OPEN and not self._queued:
             self._assign(batch, now_ms)
             return batch
         self._queued.append(batch)
@@ -234,6 +241,22 @@ class AppendCore:
         elif self.state is _NO_LEDGER:
             self._advance(now_ms)
         return None
+
+    def go_on(self, now_ms: int) -> None:
+        """Assigns what was queued while there was no ledger, `turn_entries` or a batch more."""
+        if self.state is not _OPEN:
+            return  # whoever opens the next ledger goes on
+        waiting, self._queued = self._queued, []
+        entries = 0
+        for taken, batch in enumerate(waiting):
+            if self.state is not _OPEN or entries >= self.turn_entries:
+                self._queued += waiting[taken:]  # behind what the last one left over
+                break
+            self._assign(batch, now_ms)
+            entries += len(batch.heads)
+            self._effects.append(WriteBatch(self.current, batch))
+        if self._queued and self.state is _OPEN:
+            self._effects.append(GoOn())
 
     def rotate(self, now_ms: int) -> None:
         """Leaves a non-empty current ledger for a new one, even without appends to come."""
@@ -447,13 +470,7 @@ class AppendCore:
         self._acked = -1
         self._want_ledger = False
         self.state = _OPEN
-        waiting, self._queued = self._queued, []
-        for taken, batch in enumerate(waiting):
-            if self.state is not _OPEN:
-                self._queued += waiting[taken:]  # behind what the last one left over
-                break
-            self._assign(batch, now_ms)
-            self._effects.append(WriteBatch(self.current, batch))
+        self.go_on(now_ms)
 
     def _confirm(self, entry_id: int) -> None:
         sent, done, ledger_id = self._sent, self._done, self.current

@@ -28,6 +28,7 @@ from magnetar.managed_ledger.append_core import (
     CloseLedger,
     CreateLedger,
     EndLedger,
+    GoOn,
     PendingBatch,
     RotationLimits,
     WriteBatch,
@@ -124,12 +125,18 @@ class AppendPath:
                         self._start(self._close(effect.ledger_id))
                     case EndLedger():
                         self._start(self._end(effect.ledger_id))
+                    case GoOn():
+                        asyncio.get_running_loop().call_soon(self._go_on)
                     case _:
                         assert_never(effect)
             if done := core.take_done():
                 self._report(done)
         self._charge()
         self._wake()
+
+    def _go_on(self) -> None:
+        self.core.go_on(self._log.now_ms())
+        self.run()
 
     def _wake(self) -> None:
         for waiter in self._waiters:

@@ -131,7 +131,8 @@ bug: Final = BUGS.of
 
 @bug(*LEDGER_WORLDS)
 def acknowledged_before_the_ledger_is_listed(plant: Plant) -> None:
-    async def create(self: Any) -> None:
+    async def create(self: Any, after_ms: int) -> None:
+        await self._pause(after_ms / 1000)
         log, core, config = self._log, self.core, self._log.config
         listed = log.lists.info.ledgers
         writer = await log.client.create_ledger(
@@ -188,6 +189,25 @@ class HastyCore(AppendCore):
             del self.older[0]
             self._effects.append(CloseLedger(old))
         super().on_confirmed(self.current, self.upto.get(self.current, -1))
+
+
+class OvertakingCore(AppendCore):
+    """Writes an append at once although others are queued."""
+
+    def append(
+        self, heads: list[bytes], bodies: list[Any], on_done: Any, now_ms: int
+    ) -> PendingBatch | None:
+        if self.state is not AppendState.OPEN:
+            return super().append(heads, bodies, on_done, now_ms)
+        queued, self._queued = self._queued, []
+        batch = super().append(heads, bodies, on_done, now_ms)
+        self._queued += queued
+        return batch
+
+
+@bug(*LEDGER_WORLDS)
+def an_append_overtakes_what_is_queued(plant: Plant) -> None:
+    plant.set(append_path, "AppendCore", OvertakingCore)
 
 
 @bug(*LEDGER_WORLDS)

@@ -11,6 +11,8 @@ from dataclasses import replace
 from magnetar.bookkeeper.errors import LedgerError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, decode
 from magnetar.bookkeeper.transport import AddRequest
+from magnetar.managed_ledger.append_core import AppendState
+from magnetar.managed_ledger.append_path import AppendPath
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.cursor.cursor import AckDone, Cursor
 from magnetar.managed_ledger.cursor.cursor_format import ImageReplay, decode_record
@@ -220,7 +222,7 @@ class Broker:
         self.sent: list[bytes] = []
         self.reported = 0
         self.failed: set[bytes] = set()  # told that they aren't stored
-        self.is_fenced = False
+        self.is_fenced = self._comes_between = False
 
     async def open(self) -> ManagedLedger:
         """Retries until it owns the log, as a broker does for its clients.
@@ -341,6 +343,19 @@ class Broker:
 
         bodies: list[Buffer] = list(payloads)
         log.append(heads, bodies, done)
+        assert log.appends is not None, "it was made for the first append"
+        log.appends.core.turn_entries = 1 + self.number % 3
+        if log.appends.core._queued and not self._comes_between:
+            self._comes_between = True
+            self.simulator.start(self._come_between(log.appends))
+
+    async def _come_between(self, path: AppendPath) -> None:
+        """Append between two turns in which the log writes what was queued."""
+        while self.node.alive and path.core._queued and path.core.refusal is None:
+            if await path.wait_change(1) and path.core.state is AppendState.OPEN:
+                self.append(1)
+                break
+        self._comes_between = False
 
     async def read_all(self, start: Position = EARLIEST) -> list[tuple[Position, bytes]]:
         """All there is, by reads of random length."""

@@ -13,6 +13,7 @@ from magnetar.managed_ledger.append_core import (
     CreateLedger,
     Effect,
     EndLedger,
+    GoOn,
     PendingBatch,
     RotationLimits,
     WriteBatch,
@@ -107,6 +108,78 @@ def test_first_append_asks_for_a_ledger_and_waits_for_it() -> None:
     assert h.reports == [("a", 5, 0, 2), ("b", 5, 2, 1)]
     assert h.core.pending_entries == h.core.pending_bytes == 0
     assert h.core.is_idle
+
+
+def test_what_was_queued_is_written_in_turns() -> None:
+    h = Harness(RotationLimits(entries_max=100, bytes_max=10**6, age_min_ms=0, age_max_ms=10**6))
+    h.core.turn_entries = 4
+    for name in "abcdef":
+        h.append(name, 2)
+    assert h.effects() == [CreateLedger()]
+    h.core.on_ledger_ready(5, 11)
+    assert h.effects() == [GoOn()]
+    assert [first for _, first, _ in h.written] == [0, 2]
+    h.append("g", 1)  # doesn't overtake
+    h.core.on_confirmed(5, 3)
+    assert h.effects() == []
+    assert h.core.pending_entries == 9
+    for more in ([GoOn()], [GoOn()], []):
+        h.core.go_on(11)
+        assert h.effects() == more
+    h.append("h", 1)
+    assert [bodies[0][:1] for _, _, bodies in h.written] == [b"%c" % name for name in b"abcdefgh"]
+    h.core.on_confirmed(5, 13)
+    h.effects()
+    assert [report[0] for report in h.reports] == list("abcdefgh")
+    assert h.core.is_idle
+
+
+def test_a_ledger_that_fails_or_is_full_between_two_turns() -> None:
+    h = Harness()
+    h.core.turn_entries = 4
+    for name in "abcd":
+        h.append(name, 3)
+    h.effects()
+    h.core.on_ledger_ready(1, 11)
+    assert h.effects() == [GoOn()]
+    h.core.on_ledger_failed(1)
+    h.effects()
+    h.core.go_on(11)
+    assert h.effects() == []
+    assert [first for _, first, _ in h.written] == [0, 3]
+    h.core.on_ledger_ended(1, 2, 11)
+    h.effects()
+    h.core.on_ledger_ready(2, 12)
+    assert h.effects()[-1] == GoOn()
+    h.core.go_on(12)
+    h.effects()
+    assert [each[:2] for each in h.written[2:]] == [(2, 0), (2, 3), (2, 6)]
+    assert h.state() is AppendState.SWITCHING
+    h.core.go_on(12)
+    assert h.effects() == []
+    h.core.on_confirmed(2, 7)
+    assert h.effects() == [CloseLedger(2)]
+    h.core.on_ledger_ready(3, 13)
+    h.effects()
+    h.core.on_confirmed(3, 0)
+    h.effects()
+    assert [report[:3] for report in h.reports] == [
+        *[("a", 1, 0), ("b", 2, 0), ("c", 2, 3), ("d", 2, 6), ("d", 3, 0)]
+    ]
+
+
+def test_a_stop_between_two_turns_fails_what_is_queued() -> None:
+    h = Harness()
+    h.core.turn_entries = 1
+    for name in "abc":
+        h.append(name, 1)
+    h.effects()
+    h.core.on_ledger_ready(1, 11)
+    h.effects()
+    h.core.stop(BOOM)
+    h.core.go_on(11)
+    assert h.effects() == []
+    assert [name for name, _, _ in h.errors] == list("abc")
 
 
 def test_an_empty_append_is_nothing() -> None:
