@@ -150,6 +150,7 @@ def create_app(service: BrokerService) -> Starlette:
     ):
         app.router.routes.extend(module.routes.all)
     app.router.routes.extend(_WEBSOCKETS)  # of those that WebSocketMiddleware serves, to be seen
+    app.sort_routes()
     return app
 
 

@@ -5,7 +5,6 @@ the outermost of ours does that (request_context.py). Its router tries all route
 for the last of 530.
 """
 
-from functools import cached_property
 from typing import Final
 
 from starlette.applications import Starlette
@@ -24,7 +23,12 @@ _METHODS: Final = ("GET", "PUT", "POST", "DELETE")
 
 
 class Application(Starlette):
-    """REQUIRES: its routes are all there before the first request."""
+    """REQUIRES: ``sort_routes`` was called when all routes were there, before the first request."""
+
+    _routes_by_area: dict[str, list[Route]]
+    """Those that paths of an area may be of, in their order."""
+    _other_routes: list[Route]
+    """Those that a path of any other area may be of."""
 
     def build_middleware_stack(self) -> ASGIApp:
         app: ASGIApp = self.serve
@@ -59,9 +63,8 @@ class Application(Starlette):
         methods = ", ".join(method for method in _METHODS if method in allowed)
         raise HTTPException(405, headers={"Allow": methods})
 
-    @cached_property
-    def _routes_by_area(self) -> dict[str, list[Route]]:
-        """Those that paths of an area may be of, in their order."""
+    def sort_routes(self) -> None:
+        """By areas of paths. A millisecond, so that no request does it."""
         routes = [(_area(route.path), route) for route in declared_routes(self)]
         areas = {area for area, _ in routes}
         found: dict[str, list[Route]] = {area: [] for area in areas if "{" not in area}
@@ -72,11 +75,8 @@ class Application(Starlette):
         for area, route in routes:
             for each in fitting[area]:
                 found[each].append(route)
-        return found
-
-    @cached_property
-    def _other_routes(self) -> list[Route]:
-        return [route for route in declared_routes(self) if "{" in _area(route.path)]
+        self._routes_by_area = found
+        self._other_routes = [route for area, route in routes if "{" in area]
 
 
 def _area(path: str) -> str:
