@@ -214,8 +214,8 @@ class TopicMetrics:
         backlog = delayed_bytes = consumers = 0
         messages_out, bytes_out = topic.messages_out_before, topic.bytes_out_before
         rate_out = throughput_out = ack_rate = 0.0
-        for name, subscription in list(topic.subscriptions.items()):
-            if topic.subscriptions.get(name) is not subscription:
+        for subscription in list(topic.subscriptions.values()):
+            if topic.subscriptions.get(subscription.name) is not subscription:
                 continue  # deleted between two steps
             stats = yield from subscription.stats_steps(now_ms, with_consumers=False)
             backlog += stats["msgBacklog"]

@@ -110,11 +110,11 @@ async def explain_all(
         if message is None:
             publishing = await run_in_turns(found.explain_publishing())
             answer = dict[str, Any]()
-            async for of, each in in_turns(_subscriptions(found, names)):
-                answer[of] = (await explain_now(each, publishing)).as_json()
+            async for each in in_turns(_subscriptions(found, names)):
+                answer[each.name] = (await explain_now(each, publishing)).as_json()
             return answer
         asked = in_turns(_subscriptions(found, names))
-        return {of: await _of_message(each, message) async for of, each in asked}
+        return {each.name: await _of_message(each, message) async for each in asked}
 
     return await _answer(request, service, topic, spread, messageId, one)
 
@@ -152,8 +152,8 @@ async def explain_worst(
         found = await loaded(service, name)
         publishing = await run_in_turns(found.explain_publishing())
         told = dict[str, Any]()
-        async for of, each in in_turns(_subscriptions(found, None)):
-            told[of] = (await explain_now(each, publishing)).as_json()
+        async for each in in_turns(_subscriptions(found, None)):
+            told[each.name] = (await explain_now(each, publishing)).as_json()
         return {"subscriptions": told, "publishing": (publishing or publishable()).as_json()}
 
     answers = await spread.parts(topic, one)
@@ -172,14 +172,12 @@ async def explain_worst(
     return await long_json(request, answer)
 
 
-def _subscriptions(
-    topic: LoadedTopic, names: Sequence[str] | None
-) -> list[tuple[str, Subscription]]:
+def _subscriptions(topic: LoadedTopic, names: Sequence[str] | None) -> list[Subscription]:
     """As a list, since they may come and go meanwhile; ``names``: only these, as far as there."""
     found = topic.subscriptions
     if names is None:
-        return list(found.items())
-    return [(name, found[name]) for name in names if name in found]
+        return list(found.values())
+    return [found[name] for name in names if name in found]
 
 
 @routes.get(SUBSCRIPTION + "/explain", example=_EXAMPLE, statuses=_STATUSES)
