@@ -15,7 +15,8 @@ import psutil
 
 from magnetar.broker.advertised_listeners import parse_listeners
 from magnetar.broker.cgroup import cores_max, memory_bytes_max
-from magnetar.metadata.loop_turns import next_turn
+from magnetar.metadata.loop_turns import in_turns, next_turn
+from magnetar.metadata.sorted_names import sort_in_turns
 
 if TYPE_CHECKING:
     from magnetar.broker.service.broker_service import BrokerService
@@ -25,6 +26,9 @@ _UNKNOWN: Final = -1.0
 _SAMPLE_S_MIN: Final = 1.0
 _LIMITS_S: Final = 60.0
 """Limits are read so rarely: they hardly change, and are ten small files of a container."""
+_FIGURES: Final = ("msgThroughputIn", "msgThroughputOut", "msgRateIn", "msgRateOut")
+_TOTALS: Final = (*_FIGURES, "consumerCount", "producerCount")
+"""Of all bundles."""
 _VIRTUAL: Final = ("lo", "docker", "veth", "br-", "virbr", "tun", "tap")
 
 
@@ -130,10 +134,10 @@ async def load_report(service: BrokerService, usage: HostUsage, version: str) ->
     await next_turn()  # all who share that walk are told in the same turn
     host = usage.sample()
     cache = service.ledgers.cache
-
-    def total(field: str) -> Any:
-        return sum(metrics[field] for metrics in bundles.values())
-
+    totals = dict[str, Any].fromkeys(_TOTALS, 0)
+    async for metrics in in_turns(bundles.values()):
+        for name in _TOTALS:
+            totals[name] += metrics[name]
     resources = {
         "cpu": host["cpu"],
         "memory": host["memory"],
@@ -149,17 +153,14 @@ async def load_report(service: BrokerService, usage: HostUsage, version: str) ->
         "persistentTopicsEnabled": service.config.enable_persistent_topics,
         "nonPersistentTopicsEnabled": service.config.enable_non_persistent_topics,
         **resources,
-        "msgThroughputIn": float(total("msgThroughputIn")),
-        "msgThroughputOut": float(total("msgThroughputOut")),
-        "msgRateIn": float(total("msgRateIn")),
-        "msgRateOut": float(total("msgRateOut")),
+        **{name: float(totals[name]) for name in _FIGURES},
         "lastUpdate": service.wall_clock(),
         "lastStats": bundles,
         "numTopics": len(service.topics),
         "numBundles": len(service.bundles.owned_bundles),
-        "numConsumers": total("consumerCount"),
-        "numProducers": total("producerCount"),
-        "bundles": sorted(service.bundles.owned_bundles),
+        "numConsumers": totals["consumerCount"],
+        "numProducers": totals["producerCount"],
+        "bundles": await sort_in_turns([*service.bundles.owned_bundles]),
         "lastBundleGains": [],
         "lastBundleLosses": [],
         "brokerVersionString": version,

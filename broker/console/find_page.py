@@ -7,7 +7,6 @@ import asyncio
 import difflib
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 from urllib.parse import quote
 
@@ -16,6 +15,8 @@ from magnetar.broker.console.formats import segment
 from magnetar.broker.console.source import IndexQuery, NamespaceSums
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.views import Ask, View
+from magnetar.metadata.loop_turns import in_turns
+from magnetar.metadata.sorted_names import sort_in_turns
 
 _EACH: Final = 6
 """Entries of a group."""
@@ -65,7 +66,7 @@ async def find(ask: Ask, parts: Sequence[Part]) -> View:
         _brokers(ask, text),
     )
     titles = ("Pages and steps", "Topics", "Subscriptions", "Brokers")
-    found = dict(zip(titles, groups, strict=True)) | {"Namespaces": _namespaces(spaces, text)}
+    found = dict(zip(titles, groups, strict=True)) | {"Namespaces": await _namespaces(spaces, text)}
     return _view(text, [each for each in found.items() if each[1]], spaces)
 
 
@@ -155,11 +156,12 @@ async def _spaces(ask: Ask) -> NamespaceSums | None:
         return None
 
 
-def _namespaces(spaces: NamespaceSums | None, text: str) -> list[Found]:
-    names = () if spaces is None else sorted(spaces.rows)
-    found = (name for name in names if text.lower() in name.lower())
+async def _namespaces(spaces: NamespaceSums | None, text: str) -> list[Found]:
+    names = () if spaces is None else tuple(spaces.rows)
+    found = [name async for name in in_turns(names) if text.lower() in name.lower()]
     return [
-        Found(name, f"topics?namespace={quote(name, safe='')}") for name in islice(found, _EACH)
+        Found(name, f"topics?namespace={quote(name, safe='')}")
+        for name in (await sort_in_turns(found))[:_EACH]
     ]
 
 

@@ -18,6 +18,7 @@ from magnetar.broker.index.history import SAME_START_MS
 
 if TYPE_CHECKING:
     from magnetar.broker.console.source import IndexPage, NamespaceSums
+    from magnetar.metadata.loop_turns import Steps
 
 Json = Mapping[str, Any]
 
@@ -299,24 +300,32 @@ class Sums:
     """Topics that no broker has loaded: nobody knows their figures."""
 
 
-def sums_of(found: NamespaceSums) -> Sums:
-    rows = list(found.rows.values())
+_SUMMED: Final = {
+    "topicCount": "topics",
+    "msgRateIn": "rate_in",
+    "msgRateOut": "rate_out",
+    "msgThroughputIn": "bytes_in",
+    "msgThroughputOut": "bytes_out",
+    "msgBacklog": "backlog",
+    "storageSize": "stored",
+    "msgBacklogTrend": "growth",
+}
+"""Of ``Sums``, by fields of a namespace."""
 
-    def total(field: str) -> Any:
-        return sum(each.get(field) or 0 for each in rows)
 
-    times = [each.get("earliestMsgPublishTimeInBacklogs") for each in rows]
+def sums_of(found: NamespaceSums) -> Steps[Sums]:
+    """A step for each namespace."""
+    sums, oldest_ms = dict[str, Any].fromkeys(_SUMMED.values(), 0), inf
+    for row in found.rows.values():
+        for key, name in _SUMMED.items():
+            sums[name] += row.get(key) or 0
+        oldest_ms = min(oldest_ms, row.get("earliestMsgPublishTimeInBacklogs") or inf)
+        yield
     return Sums(
-        namespaces=len(rows),
-        topics=total("topicCount"),
-        rate_in=total("msgRateIn"),
-        rate_out=total("msgRateOut"),
-        bytes_in=total("msgThroughputIn"),
-        bytes_out=total("msgThroughputOut"),
-        backlog=total("msgBacklog"),
-        stored=total("storageSize"),
-        oldest_ms=min((each for each in times if each), default=None),
-        trend=trend(total("msgBacklogTrend")),
+        namespaces=len(found.rows),
+        trend=trend(sums.pop("growth")),
+        **sums,
+        oldest_ms=None if oldest_ms == inf else int(oldest_ms),
         is_complete=found.is_complete,
         read=found.read,
         silent=found.silent,

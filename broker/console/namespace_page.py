@@ -10,6 +10,7 @@ from magnetar.broker.console.admin_api import AdminError, get
 from magnetar.broker.console.formats import segment
 from magnetar.broker.console.source import NamespaceSums
 from magnetar.broker.console.views import Ask, Panel, View, panel, row_id
+from magnetar.metadata.sorted_names import sort_in_turns
 
 ROWS_MAX: Final = 500
 """Of a page: the field at its head finds the others."""
@@ -38,7 +39,7 @@ async def namespaces(ask: Ask) -> View:
     sums = await panel("Namespaces", _sums(ask), lambda found: found)
     known = _rows(sums)
     tenants = await panel("Tenants", _tenants(ask, known), list)
-    names = sorted(known)
+    names = await sort_in_turns(list(known))
     content = {
         "tenants": tenants,
         "sums": sums,

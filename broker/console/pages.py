@@ -118,7 +118,7 @@ async def overview(ask: Ask) -> View:
     )
     findings, sums, furthest, history = await asyncio.gather(
         panel("What needs attention", ask.findings(), _findings),
-        panel("Figures", source.namespaces(partial=True), sums_of),
+        panel_in_turns("Figures", source.namespaces(partial=True), sums_of),
         panel("Subscriptions", _with_marks(ask, source.subscriptions(behind)), _behind),
         panel("History", source.history(), lambda found: recent_of(found, shown)),
     )

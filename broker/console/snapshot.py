@@ -81,7 +81,7 @@ class SnapshotHistory:
                 figures = [row.get(field) or 0.0 for field in TOPIC_TOTALS]
                 run_at_once(recording.add(name, backlogs.get(name, {}), figures))
         if recording is not None:
-            recording.end()
+            run_at_once(recording.end())
         self._at_ms = now_ms
 
 

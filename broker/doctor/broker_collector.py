@@ -31,6 +31,7 @@ from magnetar.broker.doctor.topic_checks import (
     TopicsFacts,
     is_held_up,
     is_suspect,
+    over_limits,
     subscription_facts,
 )
 from magnetar.broker.doctor.transaction_checks import (
@@ -40,7 +41,7 @@ from magnetar.broker.doctor.transaction_checks import (
 )
 from magnetar.broker.listener.file_limit import file_limit
 from magnetar.broker.topic.persistent_topic import PersistentTopic
-from magnetar.metadata.loop_turns import Steps
+from magnetar.metadata.loop_turns import Steps, in_turns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -228,6 +229,7 @@ async def collect_topics(service: BrokerService, turns: LoopTurns) -> TopicsFact
     """A walk over all loaded topics, in turns, so that others have theirs on the loop."""
     walk = _TopicWalk(service)
     bundles = await service.loads.walk(walk.look, turns)
+    settings = service.config.as_keys()
     largest = [] if walk.largest_idle is None else [walk.largest_idle]
     return TopicsFacts(
         service.clock(),
@@ -240,8 +242,12 @@ async def collect_topics(service: BrokerService, turns: LoopTurns) -> TopicsFact
         refusals=walk.refusals,
         partitions=walk.idle_partitions(),
         offloads=walk.offloads,
-        bundles=bundles,
-        settings=service.config.as_keys(),
+        bundles={
+            name: stats
+            async for name, stats in in_turns(bundles.items())
+            if any(over_limits(stats, settings))
+        },
+        settings=settings,
     )
 
 

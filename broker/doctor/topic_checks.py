@@ -5,7 +5,7 @@ Pulsar.
 """
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
@@ -161,7 +161,7 @@ class TopicsFacts:
         partitions: those of ``idle`` that are partitions of topics whose other partitions have
             consumers of the same subscription.
         offloads: topics whose last offload failed, and when, ms since 1970.
-        bundles: NamespaceBundleStats by name.
+        bundles: NamespaceBundleStats by name; those below all limits may be left out.
     """
 
     now_ms: int
@@ -450,7 +450,7 @@ def check_bundles(
 ) -> Iterator[Finding]:
     """Those above the limits at which a leader splits them."""
     for bundle, stats in bundles.items():
-        if over := [*_over(stats, settings)]:
+        if over := [*over_limits(stats, settings)]:
             namespace, _, hashes = bundle.rpartition("/")
             yield Finding(
                 "bundle-hot",
@@ -461,7 +461,8 @@ def check_bundles(
             )
 
 
-def _over(stats: Mapping[str, Any], settings: Mapping[str, str]) -> Iterable[str]:
+def over_limits(stats: Mapping[str, Any], settings: Mapping[str, str]) -> Iterator[str]:
+    """What of a bundle is above which limit."""
     figures = {
         "topics": _int(stats, "topics"),
         "sessions": _int(stats, "producerCount") + _int(stats, "consumerCount"),

@@ -132,15 +132,16 @@ async def _beginning(fields: Mapping[str, Any], name: str) -> AsyncIterator[byte
     yield before[:-1] + (b"," if fields else b"") + orjson.dumps(name) + b":"
 
 
-async def long_json(request: Request, value: Any) -> Response:
+async def long_json(request: Request, value: Any, *, is_shared: bool = False) -> Response:
     """JSON of a value that may be large; who asks in this process may take the value as it is.
 
     Args:
-        value: of texts, numbers, lists and dicts; nobody else has it.
+        value: of texts, numbers, lists and dicts.
+        is_shared: others have it, too, and nobody changes it; else it is taken apart.
     """
     taken: list[Any] | None = request.scope["state"].get(TAKEN)
     if taken is None:
-        return await in_pieces(request, taken_apart(value))
+        return await in_pieces(request, json_pieces(value) if is_shared else taken_apart(value))
     taken.append(value)
     return Response()
 

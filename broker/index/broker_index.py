@@ -54,7 +54,7 @@ from magnetar.broker.subscription.persistent_subscription import PersistentSubsc
 from magnetar.broker.topic.persistent_topic import PersistentTopic
 from magnetar.broker.topic.topic_stats import find_last_publish_time
 from magnetar.bundles.namespace_bundles import namespace_of
-from magnetar.metadata.loop_turns import LoopTurns, Steps, next_turn, run_in_turns
+from magnetar.metadata.loop_turns import LoopTurns, Steps, in_turns, next_turn, run_in_turns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -240,7 +240,7 @@ class IndexTables:
                 await turns.next()
         walked_s = turns.used_s
         await self._names.open()
-        self._end_look(walked_s + await self._look_at_rows(None), recording)
+        await self._end_look(walked_s + await self._look_at_rows(None), recording)
         if self._reading is not None:
             await asyncio.wait({self._reading}, timeout=_FIRST_READS_S)
         for future in (self.begun, self.opened):
@@ -316,7 +316,7 @@ class IndexTables:
     async def _renew(self) -> None:
         self.begin_look()
         recording = self._service.figure_recorder.begin(self._service.wall_clock())
-        self._end_look(await self._look_at_rows(recording), recording)
+        await self._end_look(await self._look_at_rows(recording), recording)
 
     @property
     def is_long(self) -> bool:
@@ -358,7 +358,7 @@ class IndexTables:
             used_s: seconds of a processor that it took.
         """
         if not self._is_closed:
-            self._end_look(used_s + await self._look_at_rows(None), None)
+            await self._end_look(used_s + await self._look_at_rows(None), None)
 
     async def _look_at_rows(self, recording: Recording | None) -> float:
         """Those that this look hasn't met. How many seconds of a processor it took."""
@@ -401,11 +401,11 @@ class IndexTables:
                     self._unread.pop(slot, None)
             yield
 
-    def _end_look(self, took_s: float, recording: Recording | None) -> None:
+    async def _end_look(self, took_s: float, recording: Recording | None) -> None:
         self.took_s = took_s
         self._ended_s = perf_counter()
         if recording is not None:
-            recording.end()
+            await run_in_turns(recording.end())
         self._pages.clear()
         if self._unread and (self._reading is None or self._reading.done()):
             self._reading = self._service.run(self._read_oldest())
@@ -581,7 +581,12 @@ class IndexTables:
         await self._run(scan)
         page = scan.page
         row_of = self._topic_row if of_topics else self._subscription_row
-        rows = [row_of(slot) for slot in page.slots]
+        keys = [table.keys[slot] for slot in page.slots]
+        rows = [
+            row_of(slot)
+            async for slot, key in in_turns(zip(page.slots, keys, strict=True))
+            if table.keys[slot] == key  # still
+        ]
         if query.points:
             await self._run(HistoryScan(self._service.figure_recorder, rows, query.points))
         return PageAnswer(
@@ -667,7 +672,7 @@ class IndexTables:
         scan = SumScan(self.topics, GREATEST, sight, place_max)
         await self._run(scan)
         answer: dict[str, Row] = {}
-        for space, count in scan.rows.items():
+        async for space, count in in_turns(scan.rows.items()):
             figures = scan.figures.get(space, [UNKNOWN] * len(TOPIC_FIELDS))
             answer[self.topics.space_names[space]] = {"topicCount": count} | {
                 field: shown(field, figure)

@@ -25,6 +25,8 @@ _Number = TypeVar("_Number", int, float)
 _Kept = TypeVar("_Kept", list[Any], "array[Any]", bytearray)
 _RUN_ROWS: Final = 16
 """Rows of a namespace that lie together from so many on are added without a look at each."""
+_RUNS_MAX: Final = 64
+"""Of a step: a run of rows of one namespace is an addition to each of its figures."""
 
 
 class SlotsByKey:
@@ -390,12 +392,14 @@ class SumScan:
 
     def step(self) -> bool:
         """Add the next rows; False: those were the last."""
-        slot, self._next = self._next, min(self._next + SLICE_ROWS, self._end)
+        slot, end = self._next, min(self._next + SLICE_ROWS, self._end)
         spaces, places = self._table.spaces, self._table.places
         others: list[int] = []
-        while slot < self._next:
+        runs = 0
+        while slot < end and runs < _RUNS_MAX:
+            runs += 1
             space, first = spaces[slot], slot
-            while slot < self._next and spaces[slot] == space:
+            while slot < end and spaces[slot] == space:
                 slot += 1
             is_whole = places.count(LOADED, first, slot) == slot - first >= _RUN_ROWS
             if is_whole and self._sees_all(space):
@@ -403,7 +407,8 @@ class SumScan:
             else:
                 others.extend(range(first, slot))
         self._add_rows(others)
-        return self._next < self._end
+        self._next = slot
+        return slot < self._end
 
     def _sees_all(self, space: int) -> bool:
         return self._sight is None or self._sight.get(space, _NOTHING) is None

@@ -14,6 +14,7 @@ from magnetar.broker.index.topic_figures import (
     kept,
     shown,
 )
+from magnetar.metadata.loop_turns import Steps
 
 _READ: Final = ("topicsRead", "topicsLoaded")
 Row: TypeAlias = dict[str, Any]
@@ -117,12 +118,13 @@ def read_together(reads: Iterable[tuple[int, int]]) -> tuple[int, int]:
     return read, loaded
 
 
-def merged_sums(answers: Sequence[dict[str, Row]]) -> dict[str, Row]:
-    """Sums by namespace of all brokers, from those of each."""
+def merged_sums(answers: Sequence[dict[str, Row]]) -> Steps[dict[str, Row]]:
+    """Sums by namespace of all brokers, from those of each; a step for each namespace."""
     found: dict[str, Row] = {}
     for namespace, row in (each for answer in answers for each in answer.items()):
         known = found.get(namespace)
         found[namespace] = row if known is None else _sum(known, row, GREATEST)
+        yield
     return found
 
 

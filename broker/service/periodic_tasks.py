@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.index.history import POINT_MS
 from magnetar.broker.service.memory import TrimPlan, trim
-from magnetar.metadata.loop_turns import LoopTurns
+from magnetar.metadata.loop_turns import LoopTurns, run_in_turns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -109,7 +109,7 @@ class PeriodicTasks:
                     await turns.next()
         self._sampled_ms = now_ms
         if recording is not None:
-            recording.end()
+            await run_in_turns(recording.end())
         self._sample_took_ms = 1000 * turns.used_s
         if tables is not None:
             await tables.end_walk(turns.used_s)

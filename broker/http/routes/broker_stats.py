@@ -4,9 +4,9 @@ import asyncio
 import gc
 import heapq
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sized
 from operator import itemgetter
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import psutil
 from starlette.requests import Request
@@ -18,14 +18,17 @@ from magnetar.broker.http.errors import ApiError, answer_for
 from magnetar.broker.http.parameters import Path, Query
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
-from magnetar.broker.http.streamed_answers import in_pieces, object_of, taken_apart
+from magnetar.broker.http.streamed_answers import in_pieces, long_json, object_of, taken_apart
 from magnetar.broker.service.broker_service import BrokerService
 from magnetar.broker.topic.topic import Topic
 from magnetar.metadata.loop_turns import in_turns
+from magnetar.metadata.sorted_names import sort_in_turns
 
 routes = Routes(
     "/admin/v2/broker-stats", tag="brokers", access=Access.SUPERUSER, mode=RoutingMode.LOCAL
 )
+
+T = TypeVar("T")
 
 _NAMESPACE_FIGURES: Final = (
     ("brk_in_rate", "msgRateIn"),
@@ -76,11 +79,21 @@ async def topics(request: Request, service: Service) -> Response:
     return await in_pieces(request, _statistics(found))
 
 
-def _statistics(found: Mapping[str, Any] | Sequence[Topic]) -> AsyncIterator[bytes]:
-    """Taken when they are sent: those of a hundred thousand topics are 100 MB."""
-    if isinstance(found, Mapping):
-        return object_of((name, _statistics(part)) for name, part in found.items())
-    return object_of((topic.full_name, _topic_statistics(topic)) for topic in found)
+def _statistics(found: dict[str, Any] | list[Topic]) -> AsyncIterator[bytes]:
+    """Taken when they are sent: those of a hundred thousand topics are 100 MB.
+
+    What was sent is let go: to free all at the end takes 6 ms for 20,000 bundles.
+    """
+    if isinstance(found, dict):
+        return object_of((name, _statistics(part)) for name, part in _emptied(found.popitem, found))
+    return object_of(
+        (each.full_name, _topic_statistics(each)) for each in _emptied(found.pop, found)
+    )
+
+
+def _emptied(take: Callable[[], T], found: Sized) -> Iterator[T]:
+    while found:
+        yield take()
 
 
 async def _topic_statistics(topic: Topic) -> AsyncIterator[bytes]:
@@ -138,11 +151,12 @@ def _place(text: str) -> tuple[float, str]:
 async def report(request: Request, service: Service) -> Response:
     """Load of this broker and its machine (LocalBrokerData)."""
     version: str = request.app.state.version
-    return JsonResponse(await load_report(service, service.host_usage, version))
+    found = await load_report(service, service.host_usage, version)
+    return await long_json(request, found, is_shared=True)  # it has the walk of all who ask
 
 
 @routes.get("/metrics", example=_METRICS_EXAMPLE)
-async def metrics(service: Service) -> Response:
+async def metrics(request: Request, service: Service) -> Response:
     """Figures of the entry cache and of each namespace."""
     sums: dict[str, dict[str, float]] = {}
     persistent_count = 0
@@ -163,12 +177,12 @@ async def metrics(service: Service) -> Response:
         "brk_ml_count": persistent_count,
         "brk_ml_cache_used_size": service.ledgers.cache.size,
     }
-    return JsonResponse(
-        [
-            _metrics(cache, {}),
-            *(_metrics(metrics, {"namespace": name}) for name, metrics in sorted(sums.items())),
-        ]
-    )
+    names = await sort_in_turns(list(sums))
+    answer = [
+        _metrics(cache, {}),
+        *[_metrics(sums[name], {"namespace": name}) async for name in in_turns(names)],
+    ]
+    return await long_json(request, answer)
 
 
 @routes.get("/mbeans", example=_METRICS_EXAMPLE)

@@ -21,6 +21,7 @@ from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.routing.scatter_gather import ScatterGather, Spread
 from magnetar.broker.http.routing.visitors import sight_of, visitor_of
+from magnetar.broker.http.streamed_answers import long_json
 from magnetar.broker.index.broker_index import IndexTables
 from magnetar.broker.index.figure_table import (
     UNLOADED,
@@ -43,7 +44,7 @@ from magnetar.broker.index.page_answer import (
 from magnetar.broker.index.topic_figures import SubscriptionField, TopicField
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.service.broker_service import BrokerService
-from magnetar.metadata.loop_turns import in_turns, next_turn
+from magnetar.metadata.loop_turns import in_turns, next_turn, run_in_turns
 
 routes = Routes(
     "/admin/v2",
@@ -429,7 +430,7 @@ async def subscriptions_index(
         "silentBrokers": {},
     },
 )
-async def namespaces_index(tables: _Tables, everywhere: _Everywhere) -> Response:
+async def namespaces_index(request: Request, tables: _Tables, everywhere: _Everywhere) -> Response:
     """Sums of the topics' figures by namespace.
 
     Of `maxMsgBacklog` and the oldest message it is the greatest one. Namespaces without topics are
@@ -446,12 +447,12 @@ async def namespaces_index(tables: _Tables, everywhere: _Everywhere) -> Response
         }
 
     found, silent = await everywhere.ask(here)
-    return JsonResponse(
-        {
-            "asOf": min(each["asOf"] for each in found),
-            "complete": all(each.get("complete", True) for each in found),
-            **read_json(read_together(map(read_of, found))),
-            "namespaces": merged_sums([each["namespaces"] for each in found]),
-            "silentBrokers": silent,
-        }
-    )
+    sums = [each["namespaces"] for each in found]
+    answer = {
+        "asOf": min(each["asOf"] for each in found),
+        "complete": all(each.get("complete", True) for each in found),
+        **read_json(read_together(map(read_of, found))),
+        "namespaces": sums[0] if len(sums) == 1 else await run_in_turns(merged_sums(sums)),
+        "silentBrokers": silent,
+    }
+    return await long_json(request, answer, is_shared=True)

@@ -285,13 +285,29 @@ async def test_one_walk_serves_the_doctor_and_load_reports(
     monkeypatch.setattr(bundle_load, "kept_s", lambda used_s: 60.0)
     turns = LoopTurns()
     facts, loads = await asyncio.gather(collect_topics(service, turns), service.loads.get())
-    assert facts.bundles is loads
+    assert not facts.bundles, "none is over the limits of one"
     assert await service.loads.get() is loads
     assert walks == 1
     with pytest.raises(SessionLostError):
         await collect_topics(service, turns)
     assert sum(each["topics"] for each in (await service.loads.get()).values()) == 1
     assert walks == 3
+
+
+async def test_of_bundles_only_those_above_a_limit_are_looked_at_closely(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are passed by in turns: a broker may have tens of thousands."""
+    service = broker.service
+    config = replace(service.config, load_balancer_namespace_bundle_max_topics=1)
+    monkeypatch.setattr(service, "config", config)
+    for number in range(12):
+        await service.loader.load(TopicName.parse(f"t{number}"), create=True)
+    facts, loads = await collect_topics(service, LoopTurns()), await service.loads.get()
+    counts = {name: stats["topics"] for name, stats in loads.items()}
+    assert min(counts.values()) <= 1 < max(counts.values()), counts
+    assert facts.bundles.keys() == {name for name, count in counts.items() if count > 1}
+    assert (await found(broker))["bundle-hot"].subject in facts.bundles
 
 
 async def test_what_fails_hides_nothing_else(

@@ -16,7 +16,7 @@ from magnetar.broker.console.admin_api import value_of
 from magnetar.broker.console.local_api import LocalApi
 from magnetar.broker.http import streamed_answers
 from magnetar.broker.http.server.app import create_app
-from magnetar.broker.http.streamed_answers import json_pieces, long_names
+from magnetar.broker.http.streamed_answers import json_pieces, long_json, long_names
 from tests.unit.broker.doubles import Broker
 from tests.unit.broker.http.authorized import client_of
 
@@ -70,6 +70,16 @@ async def test_names_are_encoded_as_at_once(count: int, monkeypatch: pytest.Monk
     assert (len(pieces) > 1) is (count == 9_000)
 
 
+@pytest.mark.parametrize("is_shared", [False, True])
+async def test_a_value_that_others_have_is_not_taken_apart(is_shared: bool) -> None:
+    value = {"subscriptions": {str(number): {"msgBacklog": number} for number in range(5)}}
+    encoded = orjson.dumps(value)
+    request = cast(Request, SimpleNamespace(scope={"state": {}, "http_version": "1.1"}))
+    answer = await long_json(request, value, is_shared=is_shared)
+    assert bytes(answer.body) == encoded
+    assert (orjson.dumps(value) == encoded) is is_shared
+
+
 async def fill(broker: Broker, subscriptions: int, producers: int) -> None:
     async with client_of(create_app(broker.service), None) as client:
         assert (await client.put(f"/admin/v2/{TOPIC}")).is_success
@@ -112,6 +122,11 @@ async def test_who_asks_in_this_process_gets_the_value_that_others_read(
             found = await api.call("GET", f"/admin/v2/{path}")
             assert found == orjson.loads(orjson.dumps(found)), path
             assert found.keys() == (await client.get(f"/admin/v2/{path}")).json().keys()
+        for path in ("namespaces-index", "broker-stats/load-report"):  # of which others have parts
+            for _ in range(2):
+                found = await api.call("GET", f"/admin/v2/{path}")
+                assert found == orjson.loads(orjson.dumps(found)), path
+                assert found.keys() == (await client.get(f"/admin/v2/{path}")).json().keys()
     assert read == []
 
 
