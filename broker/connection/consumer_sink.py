@@ -33,9 +33,10 @@ _END_OF_TOPIC_VERSION = 9
 _SIZES = Struct(">II")
 
 # Varints of entry ids in three shapes, so that a run of ids shares everything but two bytes:
-_ONE_BYTE = [bytes((n,)) for n in range(128)]
-_TWO_BYTES = [bytes((n & 0x7F | 0x80, n >> 7)) for n in range(1 << 14)]
-_LOW_BYTES = [bytes((n & 0x7F | 0x80, n >> 7 | 0x80)) for n in range(1 << 14)]  # more follow
+_BYTES = [bytes((n,)) for n in range(256)]
+_ONE_BYTE, _MORE_FOLLOW = _BYTES[:128], _BYTES[128:]
+_TWO_BYTES = [low + high for high in _ONE_BYTE for low in _MORE_FOLLOW]
+_LOW_BYTES = [low + high for high in _MORE_FOLLOW for low in _MORE_FOLLOW]  # more follow
 _LOW_MASK = (1 << 14) - 1
 
 
