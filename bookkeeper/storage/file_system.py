@@ -33,7 +33,7 @@ class File(Protocol):
     def durable_descriptor(self) -> int:
         """Where ``pwritev2`` with ``RWF_DSYNC`` does what ``pwritev`` with a sync point does.
 
-        -1: nowhere.
+        It may take only what is aligned: offset, size and memory. -1: nowhere.
         """
         return -1
 

@@ -183,7 +183,10 @@ class OsFile(File):
 
     @property
     def durable_descriptor(self) -> int:
-        return self._fd if self._durable_writes else -1
+        if not self._durable_writes:
+            return -1
+        direct = self._open_direct()
+        return self._fd if direct < 0 else direct
 
     def pread(self, size: int, offset: int) -> bytes:
         data = os.pread(self._fd, size, offset)
@@ -215,7 +218,7 @@ class OsFile(File):
             with self._direct_lock:
                 if self._direct_fd < 0:
                     # By the descriptor: the file may have lost its name since it was opened.
-                    path, flags = f"/proc/self/fd/{self._fd}", os.O_RDONLY | _O_DIRECT
+                    path, flags = f"/proc/self/fd/{self._fd}", os.O_RDWR | _O_DIRECT
                     try:
                         self._direct_fd = os.open(path, flags | os.O_CLOEXEC)
                     except OSError:

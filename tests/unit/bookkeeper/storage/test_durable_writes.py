@@ -61,6 +61,31 @@ def test_any_number_of_buffers_is_one_write(
         os.ftruncate(descriptor, 0)
 
 
+def test_a_disk_reads_the_buffers_itself(writes: DurableWrites, tmp_path: Path) -> None:
+    """Past the page cache; what isn't aligned is refused, and nothing of it is written."""
+    (tmp_path / "file").write_bytes(bytes(1 << 20))
+    try:
+        direct = os.open(tmp_path / "file", os.O_RDWR | os.O_DIRECT)
+    except OSError:
+        pytest.skip("this file system knows no O_DIRECT")
+    for count in (1, 3, 40):
+        writes.submit(direct, [b"a", bytes(4095), b"b" * 4096] * count, 8192)
+        assert result(writes)[0] == 8192 * count
+        expected = (b"a" + bytes(4095) + b"b" * 4096) * count
+        assert (tmp_path / "file").read_bytes()[8192:][: 8192 * count] == expected
+    writes.submit(direct, [b"c" * 100], 0)
+    assert result(writes)[0] == -errno.EINVAL
+    os.close(direct)
+    assert (tmp_path / "file").read_bytes()[:8192] == bytes(8192)
+
+
+def test_more_than_is_kept(writes: DurableWrites, descriptor: int) -> None:
+    for size in (9 << 20, 100, 10 << 20):
+        writes.submit(descriptor, [b"x" * size, b"y"], 0)
+        assert result(writes)[0] == size + 1
+        assert os.pread(descriptor, 2, size - 1) == b"xy"
+
+
 def test_an_error_is_its_number(writes: DurableWrites, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     read_only = os.open(tmp_path / "file", os.O_RDONLY)
