@@ -84,7 +84,7 @@ from magnetar.broker.console.transactions_page import (
 )
 from magnetar.broker.console.views import Ask, Panel, Streamed, View, panel, panel_in_turns
 from magnetar.broker.http.streamed_answers import let_go
-from magnetar.metadata.loop_turns import in_turns, run_in_turns
+from magnetar.metadata.loop_turns import in_turns, next_turn, run_in_turns
 
 T = TypeVar("T")
 Page = Callable[[Ask], Awaitable[View]]
@@ -330,7 +330,9 @@ async def topic(ask: Ask) -> View:
         panel("Schema", ask.source.schema(path, None), lambda found: found),
     )
     figures = await run_in_turns(topic_figures(found, explained.value or {}, clients))
+    await next_turn()  # the figures may end with half a millisecond of this one
     rows = [row async for row in in_turns(partition_rows(found, partitions))]
+    await next_turn()
     await run_in_turns(let_go(found))
     end = clients.first + ROWS_MAX
     partitioned = Clients(rows[clients.first : end], clients.first, len(rows), len(rows))

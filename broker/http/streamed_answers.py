@@ -171,14 +171,14 @@ async def taken_apart(value: Any) -> AsyncIterator[bytes]:
 
 
 def let_go(value: Any) -> Steps[None]:
-    """Empties the long parts of an answer that nobody else has, which are those of statistics.
+    """Empties the long parts of an answer that nobody else has: those of statistics, or all of it.
 
     To free 10,000 subscriptions' in one go takes 8 ms.
     """
     if not isinstance(value, dict):
         return
-    for name in ("partitions", "subscriptions", "publishers", "consumers", "cursors"):
-        part = value.get(name)
+    names = ("partitions", "subscriptions", "publishers", "consumers", "cursors")
+    for part in (value,) if len(value) > _FIELDS_MAX else [value.get(name) for name in names]:
         while part and isinstance(part, dict | list):
             yield from let_go(part.popitem()[1] if isinstance(part, dict) else part.pop())
             yield
