@@ -21,7 +21,7 @@ from magnetar.broker.http.routing.request_routing import send_to_owner
 from magnetar.broker.http.routing.route_call import RouteCall
 from magnetar.broker.http.routing.route_permissions import Access as Access
 from magnetar.broker.http.routing.route_permissions import authorize
-from magnetar.metadata.loop_turns import next_turn
+from magnetar.metadata.loop_turns import next_turn, run_in_turns
 
 Statuses = Mapping[int, str | dict[str, Any]]
 """Answers by status: what one means, or FastAPI's whole description of it."""
@@ -104,7 +104,7 @@ class Route(routing.BaseRoute):
         if self.mode is not RoutingMode.LOCAL:
             await send_to_owner(request, self.mode)
         if self._call is None:
-            self._call = RouteCall(self.function, self.path)
+            self._call = await run_in_turns(RouteCall.read(self.function, self.path))
             await next_turn()
         answer: Response | None = await self._call(request)
         return self._nothing() if answer is None else answer

@@ -7,7 +7,7 @@ dependencies that end with the request) and took half of a small call.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
 from pydantic import Field, TypeAdapter, ValidationError
 from starlette.datastructures import Headers, QueryParams
@@ -22,6 +22,7 @@ from magnetar.broker.http.parameters import (
     ParameterPlace,
     asked_by,
 )
+from magnetar.metadata.loop_turns import Steps
 
 _TEXTS: Final = (str, str | None)
 _LISTS: Final = (list[str], list[str] | None)
@@ -31,22 +32,30 @@ _BOUNDS: Final = frozenset({"ge", "le", "lt"})
 class RouteCall:
     """A function and its dependencies, each of which is called once a request."""
 
-    def __init__(self, function: Called, path: str) -> None:
-        """REQUIRES: it and its dependencies are coroutine functions."""
+    def __init__(self) -> None:
         self._steps: list[_Step] = []  # dependencies in front of those that want them
         self._places: dict[Called, int] = {}
-        self._add(function, path)
 
-    def _add(self, call: Called, path: str) -> int:
+    @classmethod
+    def read(cls, function: Called, path: str) -> Steps[Self]:
+        """Of a function, a step for it and for each dependency.
+
+        REQUIRES: it and its dependencies are coroutine functions.
+        """
+        found = cls()
+        yield from found._add(function, path)
+        return found
+
+    def _add(self, call: Called, path: str) -> Steps[int]:
         if (place := self._places.get(call)) is None:
-            asked = asked_by(call, path)
-            wanted = [
-                (each.name, self._add(each.mark.call, path))
-                for each in asked
-                if isinstance(each.mark, Dependency)
-            ]
+            asked, wanted = asked_by(call, path), list[tuple[str, int]]()
+            for each in asked:
+                if isinstance(each.mark, Dependency):
+                    wanted.append((each.name, (yield from self._add(each.mark.call, path))))
+            yield
             place = self._places[call] = len(self._steps)
             self._steps.append(_Step(call, asked, wanted))
+            yield
         return place
 
     async def __call__(self, request: Request) -> Any:

@@ -10,6 +10,7 @@ from magnetar.broker.http.parameters import Called, Dependency, asked_by
 from magnetar.broker.http.routing.route import declared_routes
 from magnetar.broker.http.routing.route_call import RouteCall
 from magnetar.broker.http.server.app import create_app
+from magnetar.metadata.loop_turns import run_at_once
 from tests.unit.broker.doubles import Broker
 
 
@@ -54,7 +55,7 @@ async def test_every_route_can_be_called() -> None:
     """It asks for nothing that only FastAPI's own call gives."""
     broker = await Broker().start()
     for route in declared_routes(create_app(broker.service)):
-        RouteCall(route.function, route.path)
+        run_at_once(RouteCall.read(route.function, route.path))
     await broker.close()
 
 
