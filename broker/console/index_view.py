@@ -315,8 +315,9 @@ _SUMMED: Final = {
 
 def sums_of(found: NamespaceSums) -> Steps[Sums]:
     """A step for each namespace."""
-    sums, oldest_ms = dict[str, Any].fromkeys(_SUMMED.values(), 0), inf
-    for row in found.rows.values():
+    sums, oldest_ms = dict[str, Any].fromkeys((*_SUMMED.values(), "not_loaded"), 0), inf
+    for namespace, row in found.rows.items():
+        sums["not_loaded"] += found.not_loaded(namespace)
         for key, name in _SUMMED.items():
             sums[name] += row.get(key) or 0
         oldest_ms = min(oldest_ms, row.get("earliestMsgPublishTimeInBacklogs") or inf)
@@ -329,7 +330,6 @@ def sums_of(found: NamespaceSums) -> Steps[Sums]:
         is_complete=found.is_complete,
         read=found.read,
         silent=found.silent,
-        not_loaded=found.not_loaded,
     )
 
 

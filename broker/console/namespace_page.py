@@ -1,7 +1,7 @@
 """Tenants and namespaces: what is in them; bundles and who serves them; what roles may do."""
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -10,6 +10,7 @@ from magnetar.broker.console.admin_api import AdminError, get
 from magnetar.broker.console.formats import segment
 from magnetar.broker.console.source import NamespaceSums
 from magnetar.broker.console.views import Ask, Panel, View, panel, row_id
+from magnetar.metadata.loop_turns import in_turns
 from magnetar.metadata.sorted_names import sort_in_turns
 
 ROWS_MAX: Final = 500
@@ -45,6 +46,7 @@ async def namespaces(ask: Ask) -> View:
         "sums": sums,
         "rows": [namespace_row(name, known) for name in names[:ROWS_MAX]],
         "row_count": len(names),
+        "not_loaded": await _not_loaded(sums, names),
     }
     return View("namespaces.html", "Namespaces", "namespaces", content)
 
@@ -55,6 +57,13 @@ def _sums(ask: Ask) -> Awaitable[NamespaceSums]:
 
 def _rows(sums: Panel[NamespaceSums]) -> Mapping[str, Any]:
     return {} if sums.value is None else sums.value.rows
+
+
+async def _not_loaded(sums: Panel[NamespaceSums], names: Iterable[str]) -> int:
+    """Topics of these namespaces whose figures are missing in the sums."""
+    if sums.value is None:
+        return 0
+    return sum([sums.value.not_loaded(each) async for each in in_turns(names)])
 
 
 async def _tenants(ask: Ask, sums: Mapping[str, Any]) -> list[str]:
@@ -89,6 +98,7 @@ async def tenant(ask: Ask) -> View:
         "names": names,
         "rows": [namespace_row(each, _rows(sums)) for each in sorted_names[:ROWS_MAX]],
         "row_count": len(sorted_names),
+        "not_loaded": await _not_loaded(sums, sorted_names),
         "info": info,
         "sums": sums,
     }
@@ -114,6 +124,7 @@ async def namespace(ask: Ask) -> View:
         "name": name,
         "sums": sums,
         "figures": _rows(sums).get(name),
+        "not_loaded": await _not_loaded(sums, [name]),
         "bundles": bundles,
         "permissions": permissions,
     }

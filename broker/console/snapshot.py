@@ -43,6 +43,7 @@ from magnetar.metadata.loop_turns import Steps, run_at_once
 Row = dict[str, Any]
 
 _AFTER = re.compile("[0-9]{1,9}")
+_COUNTS = ("topicCount", "loadedTopicCount")
 _SUMS = (
     *("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut", "msgBacklog"),
     *("storageSize", "msgBacklogTrend", "subscriptionCount"),
@@ -321,8 +322,9 @@ def sums_by_namespace(topics: Iterable[Row]) -> dict[str, Row]:
     sums: dict[str, Row] = {}
     for row in topics:
         namespace = row["topic"].partition("://")[2].rpartition("/")[0]
-        found = sums.setdefault(namespace, {"topicCount": 0, **dict.fromkeys(_SUMS, 0)})
+        found = sums.setdefault(namespace, dict.fromkeys((*_COUNTS, *_SUMS), 0))
         found["topicCount"] += 1
+        found["loadedTopicCount"] += row.get("msgRateIn") is not None
         for name in _SUMS:
             found[name] += row.get(name) or 0
     return sums

@@ -114,15 +114,15 @@ class NamespaceSums:
     silent: dict[str, str] = field(default_factory=dict)
     """As in ``IndexPage``."""
 
-    @property
-    def not_loaded(self) -> int:
+    def not_loaded(self, namespace: str) -> int:
         """Topics that no broker has loaded: nobody knows their figures. 0 while that isn't known,
         too.
         """
-        if self.silent or not self.is_complete:
+        row = self.rows.get(namespace)
+        if row is None or self.silent or not self.is_complete:
             return 0
-        topics: int = sum(each["topicCount"] for each in self.rows.values())
-        return max(0, topics - self.read[1])
+        count: int = row["topicCount"] - row.get("loadedTopicCount", row["topicCount"])
+        return count
 
 
 @dataclass(frozen=True, slots=True)

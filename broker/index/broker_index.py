@@ -674,7 +674,10 @@ class IndexTables:
         answer: dict[str, Row] = {}
         async for space, count in in_turns(scan.rows.items()):
             figures = scan.figures.get(space, [UNKNOWN] * len(TOPIC_FIELDS))
-            answer[self.topics.space_names[space]] = {"topicCount": count} | {
+            answer[self.topics.space_names[space]] = {
+                "topicCount": count,
+                "loadedTopicCount": scan.loaded.get(space, 0),
+            } | {
                 field: shown(field, figure)
                 for field, figure in zip(TOPIC_FIELDS, figures, strict=True)
             }

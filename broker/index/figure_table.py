@@ -387,6 +387,7 @@ class SumScan:
         self._next, self._end = 0, table.end
         self.rows: dict[int, int] = {}
         """Rows by the number of their namespace, loaded or not."""
+        self.loaded: dict[int, int] = {}
         self.figures: dict[int, list[float]] = {}
         """Of the loaded ones, in the order of the table's fields."""
 
@@ -416,6 +417,7 @@ class SumScan:
     def _add_run(self, space: int, first: int, end: int) -> None:
         """Loaded rows of one namespace that lie together, as most do: no look at each of them."""
         self.rows[space] = self.rows.get(space, 0) + end - first
+        self.loaded[space] = self.loaded.get(space, 0) + end - first
         figures = self.figures.setdefault(space, self._blank.copy())
         for at, column in self._summed:
             figures[at] += sum(column[first:end])
@@ -431,6 +433,7 @@ class SumScan:
             if table.places[slot] == LOADED:
                 loaded.setdefault(space, []).append(slot)
         for space, chosen in loaded.items():
+            self.loaded[space] = self.loaded.get(space, 0) + len(chosen)
             figures = self.figures.setdefault(space, self._blank.copy())
             of = itemgetter(*chosen, chosen[0])  # of one alone it would be no tuple
             for at, column in self._summed:

@@ -135,6 +135,19 @@ def test_pages(browser: Browser, console: str, scheme: Any, width: int) -> None:
             watch.complaints.clear()
 
 
+def test_policies_have_the_whole_width_of_a_phone(browser: Browser, console: str) -> None:
+    with browser.new_page(viewport={"width": 390, "height": 844}) as page:
+        page.goto(console + "ns/public/default/policies")
+        places = page.locator(".pol tbody tr").first.evaluate(
+            "row => [...row.cells].map(each => each.getBoundingClientRect().toJSON())"
+        )
+    name, value, _source, step = places
+    assert name["width"] > 250
+    assert value["width"] > 330
+    assert name["right"] <= step["left"] < step["right"] <= 390
+    assert step["bottom"] <= value["top"]
+
+
 def test_what_was_asked_fits_a_phone(browser: Browser, console: str) -> None:
     name = "no_topic_and_a_name_without_a_place_to_break_at"
     with browser.new_page(viewport={"width": 390, "height": 844}) as page:

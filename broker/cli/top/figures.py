@@ -414,7 +414,7 @@ def _sums(namespaces: NamespaceSums) -> TopSums:
         total("msgBacklogTrend"),
         int(total("storageSize")),
         min((each for each in oldest if each), default=None),
-        namespaces.not_loaded,
+        sum(map(namespaces.not_loaded, namespaces.rows)),
     )
 
 

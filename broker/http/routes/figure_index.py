@@ -424,6 +424,7 @@ async def subscriptions_index(
         "namespaces": {
             "public/default": {
                 "topicCount": 12,
+                "loadedTopicCount": 12,
                 **{field: value for field, value in _TOPIC.items() if field[0] not in "tb"},
             }
         },
@@ -434,7 +435,7 @@ async def namespaces_index(request: Request, tables: _Tables, everywhere: _Every
     """Sums of the topics' figures by namespace.
 
     Of `maxMsgBacklog` and the oldest message it is the greatest one. Namespaces without topics are
-    left out.
+    left out. `loadedTopicCount` counts the topics that have figures, as a broker has loaded them.
     """
 
     async def here() -> dict[str, Any]:

@@ -54,13 +54,20 @@ CLUSTER: dict[str, Any] = {
         "namespaces": {
             "retail/orders": {
                 "topicCount": 5,
+                "loadedTopicCount": 5,
                 "msgRateIn": 48_210.0,
                 "msgThroughputIn": 61.4e6,
                 "msgBacklog": 1_284_910,
                 "msgBacklogTrend": 112.4,
                 "earliestMsgPublishTimeInBacklogs": NOW_MS - 11_520_000,
             },
-            "a/b": {"topicCount": 2, "msgRateIn": None, "storageSize": 1.84e12, "msgBacklog": None},
+            "a/b": {
+                "topicCount": 2,
+                "loadedTopicCount": 0,
+                "msgRateIn": None,
+                "storageSize": 1.84e12,
+                "msgBacklog": None,
+            },
         },
     },
     "history": {

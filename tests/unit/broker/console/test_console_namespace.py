@@ -62,6 +62,32 @@ async def test_a_namespace_as_its_visitors_may_see_it(authorized: Broker) -> Non
     assert "billing" not in refused.text
 
 
+async def test_sums_say_which_topics_they_lack(broker: Broker) -> None:
+    """Topics that no broker has loaded have no figures. Their bundle can't be unloaded either."""
+    transport = httpx.ASGITransport(create_app(broker.service))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        for name in ("a", "b", "c"):
+            topic = f"/admin/v2/persistent/public/default/{name}"
+            assert (await client.put(topic)).is_success
+            await client.get(f"{topic}/stats")
+        pages = ("", "namespaces", "tenant/public", "ns/public/default")
+        whole = [(await client.get(f"/console/{page}")).text for page in pages]
+        for name in ("a", "b"):
+            unload = f"/admin/v2/persistent/public/default/{name}/unload"
+            assert (await client.put(unload)).is_success
+        sums = (await client.get("/admin/v2/namespaces-index")).json()["namespaces"]
+        texts = [(await client.get(f"/console/{page}")).text for page in pages]
+    row = sums["public/default"]
+    assert (row["topicCount"], row["loadedTopicCount"]) == (3, 1)
+    for before, after in zip(whole, texts, strict=True):
+        assert "Without the figures" not in before
+        assert "2 topics that no broker has loaded" in after
+    assert "topics?namespace=public/default&amp;view=notLoaded" in texts[-1]
+    unserved = texts[-1].count("no broker</span>")
+    assert unserved > 0
+    assert texts[-1].count("Split…") - texts[-1].count("do/unload?bundle=") == unserved
+
+
 async def test_a_tenant_of_which_little_is_said_and_very_many_of_everything(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,7 @@ async def test_rows_are_the_statistics(broker: Broker) -> None:
     ]
     sums = (await tables.sums())["public/default"]
     assert (sums["topicCount"], sums["msgBacklog"], sums["maxMsgBacklog"]) == (2, 6, 3)
+    assert sums["loadedTopicCount"] == 2
 
 
 async def test_the_oldest_message_is_read_where_no_cache_has_it(
