@@ -20,12 +20,45 @@ _QUIET_SHARE = 0.03
 """Of one core's time: less than that is an idle process, or some dozen messages a second."""
 
 
+_GONE_MIN, _GONE_SHARE, _WHEN_BUSY = 1_000, 0.25, 10
+
+
+class CollectionPlan:
+    """Decides when to look for garbage among old objects: pure, fed by the sweep.
+
+    A topic that was unloaded and a connection that has ended are rings of objects, which reference
+    counting leaves. Python looks at old ones after tens of millions of allocations only
+    (``server_process.py``): those of 300,000 topics would wait till then.
+    """
+
+    __slots__ = ("_gone",)
+
+    def __init__(self) -> None:
+        self._gone = 0
+
+    def on_sweep(self, gone: int, alive: int, *, is_quiet: bool) -> bool:
+        """Whether to collect now, which holds the loop for a microsecond an object.
+
+        Args:
+            gone: topics and connections that have gone since the start.
+            alive: those that are there.
+            is_quiet: the process does nothing else; a busy one waits for ten times as many.
+        """
+        worth = max(_GONE_MIN, alive * _GONE_SHARE)
+        if gone - self._gone < (worth if is_quiet else worth * _WHEN_BUSY):
+            return False
+        self._gone = gone
+        return True
+
+
 class TrimPlan:
     """Decides when a trim is worth it: pure, fed by the sweep."""
 
-    __slots__ = ("_cpu_ms", "_due_count", "_due_ms", "_now_ms", "_peak_bytes")
+    __slots__ = ("_cpu_ms", "_due_count", "_due_ms", "_now_ms", "_peak_bytes", "is_quiet")
 
     def __init__(self) -> None:
+        self.is_quiet = False
+        """Whether the process was idle before the last sweep."""
         self._peak_bytes = self._due_count = self._due_ms = self._now_ms = self._cpu_ms = 0
 
     def on_sweep(self, now_ms: int, cached_bytes: int, cpu_ms: int) -> bool:
@@ -34,13 +67,13 @@ class TrimPlan:
         Args:
             cpu_ms: of the whole process since its start.
         """
-        is_quiet = cpu_ms - self._cpu_ms <= _QUIET_SHARE * (now_ms - self._now_ms)
+        self.is_quiet = cpu_ms - self._cpu_ms <= _QUIET_SHARE * (now_ms - self._now_ms)
         self._now_ms, self._cpu_ms = now_ms, cpu_ms
         self._peak_bytes = max(self._peak_bytes, cached_bytes)
         if self._peak_bytes > _WORTH_BYTES and cached_bytes < self._peak_bytes // 2:
             self._peak_bytes = cached_bytes
             self._due_count, self._due_ms = 1 + _AGAIN_COUNT, now_ms
-        if not self._due_count or now_ms < self._due_ms or not is_quiet:
+        if not self._due_count or now_ms < self._due_ms or not self.is_quiet:
             return False
         self._due_count -= 1
         self._due_ms = now_ms + _AGAIN_MS

@@ -9,12 +9,13 @@ at lists of topics.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import time
 from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.index.history import POINT_MS
-from magnetar.broker.service.memory import TrimPlan, trim
+from magnetar.broker.service.memory import CollectionPlan, TrimPlan, trim
 from magnetar.metadata.loop_turns import LoopTurns, run_in_turns
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class PeriodicTasks:
         self._sample_ms = config.stats_update_frequency_in_secs * 1000
         self._sampled_ms = 0
         self._sample_took_ms = 0.0
-        self._trims = TrimPlan()
+        self._trims, self._collections = TrimPlan(), CollectionPlan()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -70,12 +71,20 @@ class PeriodicTasks:
                 cpu_ms = int(time.process_time() * 1000)
                 if self._trims.on_sweep(now_ms, service.ledgers.cache.size, cpu_ms):
                     await service.loop.run_in_executor(None, trim)
+                self._collect()
                 if now_ms >= sampled_ms + self._sample_pause_ms():
                     sampled_ms = now_ms
                     await self._sample(now_ms)
                 service.background_tasks.on_sweep(service.clock())
             except Exception:  # the sweep outlives whatever one round met
                 logger.exception("sweep failed")
+
+    def _collect(self) -> None:
+        service = self._service
+        gone = service.topics.unloaded_count + service.metrics.connections_closed
+        alive = len(service.topics) + len(service.connections)
+        if self._collections.on_sweep(gone, alive, is_quiet=self._trims.is_quiet):
+            gc.collect()
 
     async def _sweep_connections(self, now_ms: int) -> None:
         for number, connection in enumerate(list(self._service.connections), 1):

@@ -23,6 +23,8 @@ class LoadedTopics(dict[str, "Topic"]):
 
     def __init__(self) -> None:
         super().__init__()
+        self.unloaded_count = 0
+        """Topics that were here, since the start."""
         self._names: dict[str, list[str]] = {}  # by namespace, ascending by hash
         # As they were loaded, which is how they lie in memory: a walk in the order of their hashes
         # takes half as long again. None: free, for the next one.
@@ -48,6 +50,7 @@ class LoadedTopics(dict[str, "Topic"]):
         self._slots[slot] = None
         self._free.append(slot)
         super().__delitem__(full)
+        self.unloaded_count += 1
         namespace = namespace_of(full)
         names = self._names[namespace]
         at = bisect_left(names, topic_hash(full), key=topic_hash)

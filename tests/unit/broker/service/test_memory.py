@@ -1,4 +1,4 @@
-from magnetar.broker.service.memory import TrimPlan, trim
+from magnetar.broker.service.memory import CollectionPlan, TrimPlan, trim
 
 MIB = 1024 * 1024
 
@@ -27,3 +27,20 @@ def test_small_caches_are_not_worth_it() -> None:
 
 def test_trim_is_harmless() -> None:
     trim()
+
+
+def test_collects_when_enough_have_gone() -> None:
+    plan = CollectionPlan()
+    assert not plan.on_sweep(999, 10, is_quiet=True)
+    assert plan.on_sweep(1_000, 10, is_quiet=True)
+    assert not plan.on_sweep(1_999, 10, is_quiet=True)
+    assert not plan.on_sweep(11_999, 100_000, is_quiet=True)
+    assert plan.on_sweep(26_000, 100_000, is_quiet=True)
+
+
+def test_a_busy_process_waits_for_ten_times_as_many() -> None:
+    plan = CollectionPlan()
+    assert not plan.on_sweep(9_999, 10, is_quiet=False)
+    assert plan.on_sweep(10_000, 10, is_quiet=False)
+    assert not plan.on_sweep(10_999, 10, is_quiet=True)
+    assert plan.on_sweep(11_000, 10, is_quiet=True)
