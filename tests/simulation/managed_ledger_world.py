@@ -314,6 +314,10 @@ class Broker:
     def append(self, count: int) -> None:
         payloads = [b"%d-%d" % (self.number, len(self.sent) + i) for i in range(count)]
         self.append_entries([HEAD] * count, payloads)
+        path = None if self.log is None else self.log.appends
+        if path is not None and path.core._queued and not self._comes_between:
+            self._comes_between = True
+            self.simulator.start(self._come_between(path))
 
     def append_entries(self, heads: list[bytes], payloads: list[bytes]) -> None:
         """Payloads that no broker has sent before."""
@@ -345,9 +349,6 @@ class Broker:
         log.append(heads, bodies, done)
         assert log.appends is not None, "it was made for the first append"
         log.appends.core.turn_entries = 1 + self.number % 3
-        if log.appends.core._queued and not self._comes_between:
-            self._comes_between = True
-            self.simulator.start(self._come_between(log.appends))
 
     async def _come_between(self, path: AppendPath) -> None:
         """Append between two turns in which the log writes what was queued."""
