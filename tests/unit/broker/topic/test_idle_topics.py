@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from magnetar.broker.protocol import topic_name
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.metadata.loop_turns import run_at_once
 from tests.unit.broker.doubles import Broker
@@ -20,6 +21,9 @@ SHARED_MAX = 200
 
 @pytest.fixture
 def traced() -> Iterator[None]:
+    # The process keeps names that it has read, also of tests before this one: that table may grow
+    # meanwhile, by 500 bytes for each topic.
+    topic_name._parse.cache_clear()
     tracemalloc.start()
     yield
     tracemalloc.stop()
