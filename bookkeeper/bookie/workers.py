@@ -1,4 +1,4 @@
-"""The bookie's two threads: one writes the journal, one does everything slow and sequential.
+"""The bookie's Python threads: one for each journal, one for everything slow and sequential.
 
 A thread sleeps in ``SimpleQueue.get`` (no polling) and answers with one ``call_soon_threadsafe``
 per piece of work.

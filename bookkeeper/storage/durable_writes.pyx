@@ -8,11 +8,11 @@ gets it again. Decision 0131 has the figures.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
-from libc.errno cimport EINTR, errno
+from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Realloc
+from libc.errno cimport errno
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport free
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.types cimport off_t
 from posix.unistd cimport close, getpid, read, write
@@ -56,13 +56,12 @@ cdef struct Work:
     bint is_asked  # to write; else to end
     int done  # an eventfd
     int descriptor
-    int count
     off_t offset
-    int64_t written
-    int64_t began_ns
-    int64_t ended_ns
-    iovec *parts
+    Py_buffer *views
+    Py_ssize_t count
     iovec joined
+    int64_t written
+    int64_t took_ns
 
 
 cdef int64_t _now_ns() noexcept nogil:
@@ -71,12 +70,17 @@ cdef int64_t _now_ns() noexcept nogil:
     return <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
 
 
-cdef void _join(Work *work) noexcept nogil:
+cdef void _write(Work *work) noexcept nogil:
+    cdef int64_t began_ns = _now_ns()
     cdef char *end = <char *>work.joined.iov_base
-    cdef int number
+    cdef Py_ssize_t number
     for number in range(work.count):
-        memcpy(end, work.parts[number].iov_base, work.parts[number].iov_len)
-        end += work.parts[number].iov_len
+        memcpy(end, work.views[number].buf, work.views[number].len)
+        end += work.views[number].len
+    work.written = pwritev2(work.descriptor, &work.joined, 1, work.offset, RWF_DSYNC)
+    if work.written < 0:
+        work.written = -errno
+    work.took_ns = _now_ns() - began_ns
 
 
 cdef void *_run(void *argument) noexcept nogil:
@@ -88,16 +92,7 @@ cdef void *_run(void *argument) noexcept nogil:
         if not work.is_asked:
             return NULL
         work.is_asked = False
-        work.began_ns = _now_ns()
-        _join(work)
-        while True:
-            work.written = pwritev2(work.descriptor, &work.joined, 1, work.offset, RWF_DSYNC)
-            if work.written >= 0:
-                break
-            work.written = -errno
-            if work.written != -EINTR:
-                break
-        work.ended_ns = _now_ns()
+        _write(work)
         write(work.done, &one, sizeof(one))
 
 
@@ -106,26 +101,25 @@ cdef class DurableWrites:
 
     Args:
         name: of the thread, as the system shows it; up to 15 bytes.
+
+    Raises:
+        OSError: there is no descriptor or no thread for it.
     """
 
     cdef Work *_work
-    cdef Py_buffer *_views
-    cdef Py_ssize_t _held  # how many of them, from the first on
-    cdef Py_ssize_t _room  # how many there can be
-    cdef size_t _bytes  # of the memory that all are joined in
+    cdef Py_ssize_t _room  # for so many views
+    cdef size_t _bytes  # of the memory that they are joined in
     cdef pthread_t _thread
     cdef int _process  # that has the thread; 0: it has ended
 
     def __cinit__(self, bytes name):
-        self._work = <Work *>PyMem_Malloc(sizeof(Work))
+        self._work = <Work *>PyMem_Calloc(1, sizeof(Work))
         if self._work == NULL:
             raise MemoryError
-        memset(self._work, 0, sizeof(Work))
-        self._make_room(64)
+        sem_init(&self._work.wanted, 0, 0)
         self._work.done = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
         if self._work.done < 0:
             raise OSError(errno, "eventfd")
-        sem_init(&self._work.wanted, 0, 0)
         error = pthread_create(&self._thread, NULL, _run, self._work)
         if error:
             raise OSError(error, "pthread_create")
@@ -137,38 +131,37 @@ cdef class DurableWrites:
         self.join()
         if self._work != NULL:
             self._release()
-            if self._work.done > 0:
+            if self._work.done >= 0:
                 close(self._work.done)
             sem_destroy(&self._work.wanted)
-            PyMem_Free(self._work.parts)
+            PyMem_Free(self._work.views)
             free(self._work.joined.iov_base)
         PyMem_Free(self._work)
-        PyMem_Free(self._views)
 
     def fileno(self):
         """Becomes readable when a write has ended: call ``take`` then."""
         return self._work.done
 
     def submit(self, int descriptor, list buffers, off_t offset):
-        """Begin to write the buffers one after the other; they must not change before ``take``."""
+        """Begin to write the buffers one after the other; they must not change before ``take``.
+
+        Raises:
+            MemoryError: nothing is written.
+        """
         cdef Work *work = self._work
-        cdef Py_ssize_t size = 0
-        cdef Py_buffer *view
-        assert self._held == 0, "one write at a time"
-        if len(buffers) > self._room:
-            self._make_room(len(buffers))
+        cdef size_t size = 0
+        assert work.count == 0, "one write at a time"
+        self._make_room(len(buffers))
         try:
             for buffer in buffers:
-                view = &self._views[self._held]
-                PyObject_GetBuffer(buffer, view, PyBUF_SIMPLE)
-                work.parts[self._held].iov_base, work.parts[self._held].iov_len = view.buf, <size_t>view.len
-                self._held += 1
-                size += view.len
+                PyObject_GetBuffer(buffer, &work.views[work.count], PyBUF_SIMPLE)
+                size += work.views[work.count].len
+                work.count += 1
             self._allocate(size)
         except BaseException:
             self._release()
             raise
-        work.count, work.descriptor, work.offset, work.is_asked = <int>self._held, descriptor, offset, True
+        work.descriptor, work.offset, work.is_asked = descriptor, offset, True
         sem_post(&work.wanted)
 
     def take(self):
@@ -176,7 +169,7 @@ cdef class DurableWrites:
         cdef uint64_t ended
         read(self._work.done, &ended, sizeof(ended))
         self._release()
-        return self._work.written, (self._work.ended_ns - self._work.began_ns) / 1e9
+        return self._work.written, self._work.took_ns / 1e9
 
     def stop(self):
         """Let the thread end, after the write that is under way."""
@@ -191,15 +184,11 @@ cdef class DurableWrites:
                 pthread_join(self._thread, NULL)
 
     cdef int _make_room(self, Py_ssize_t count) except -1:
-        views = <Py_buffer *>PyMem_Realloc(self._views, count * sizeof(Py_buffer))
-        if views == NULL:
-            raise MemoryError
-        self._views = views
-        parts = <iovec *>PyMem_Realloc(self._work.parts, count * sizeof(iovec))
-        if parts == NULL:
-            raise MemoryError
-        self._work.parts = parts
-        self._room = count
+        if count > self._room:
+            views = <Py_buffer *>PyMem_Realloc(self._work.views, count * sizeof(Py_buffer))
+            if views == NULL:
+                raise MemoryError
+            self._work.views, self._room = views, count
         return 0
 
     cdef int _allocate(self, size_t size) except -1:
@@ -215,9 +204,10 @@ cdef class DurableWrites:
         return 0
 
     cdef void _release(self):
-        while self._held:
-            self._held -= 1
-            PyBuffer_Release(&self._views[self._held])
+        cdef Work *work = self._work
+        while work.count:
+            work.count -= 1
+            PyBuffer_Release(&work.views[work.count])
         if self._bytes > _KEPT_BYTES_MAX:
-            free(self._work.joined.iov_base)
-            self._work.joined.iov_base, self._bytes = NULL, 0
+            free(work.joined.iov_base)
+            work.joined.iov_base, self._bytes = NULL, 0

@@ -20,7 +20,10 @@ _QUIET_SHARE = 0.03
 """Of one core's time: less than that is an idle process, or some dozen messages a second."""
 
 
-_GONE_MIN, _GONE_SHARE, _WHEN_BUSY = 1_000, 0.25, 10
+_GONE_MIN, _GONE_SHARE = 1_000, 0.25
+"""Topics and connections that must have gone: so many, and this part of those that are there."""
+_WHEN_BUSY = 10
+"""A busy process waits for so many times as many."""
 
 
 class CollectionPlan:
@@ -37,12 +40,12 @@ class CollectionPlan:
         self._gone = 0
 
     def on_sweep(self, gone: int, alive: int, *, is_quiet: bool) -> bool:
-        """Whether to collect now, which holds the loop for a microsecond an object.
+        """Whether to collect now, which holds the loop for 60 ms a million objects.
 
         Args:
             gone: topics and connections that have gone since the start.
             alive: those that are there.
-            is_quiet: the process does nothing else; a busy one waits for ten times as many.
+            is_quiet: the process does nothing else.
         """
         worth = max(_GONE_MIN, alive * _GONE_SHARE)
         if gone - self._gone < (worth if is_quiet else worth * _WHEN_BUSY):

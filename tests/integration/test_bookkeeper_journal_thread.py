@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import resource
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -69,26 +70,13 @@ async def test_a_group_that_has_its_place_is_written_by_compiled_code(
     assert bookie.metrics.journal_bytes > 30 * 4096
     at_once = [add(bookie, 7, [number]) for number in range(130, 830)]
     assert set(await asyncio.gather(*at_once)) == {codes.OK}
-    assert files.groups == 0, "more parts than one call takes are joined"
+    assert files.groups == 0, "all of them are one write"
     for number in range(40):
         assert await add(bookie, 8, [number], lambda _id: bytes(50_000)) == codes.OK
     assert 1 < files.groups < 20
     await bookie.close()
     assert await entries(node, 7) == [b"body %d" % number for number in range(830)]
     assert len(await entries(node, 8)) == 40
-
-
-async def test_what_was_not_compiled_is_not_missed(
-    tmp_path: Path, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(journal_thread, "DurableWrites", None)
-    node, files = Node(tmp_path / "b1", store), CountedFiles(tmp_path / "b1")
-    bookie = await node.start(files)
-    for number in range(20):
-        assert await add(bookie, 7, [number]) == codes.OK
-    assert files.groups == 20
-    await bookie.close()
-    assert len(await entries(node, 7)) == 20
 
 
 class Short(durable_writes.DurableWrites):  # type: ignore[misc,name-defined]
@@ -110,10 +98,16 @@ class Refused(durable_writes.DurableWrites):  # type: ignore[misc,name-defined]
         return -errno.EOPNOTSUPP, 0.0
 
 
-@pytest.mark.parametrize("writes", [Short, Refused])
+class NoMemory(durable_writes.DurableWrites):  # type: ignore[misc,name-defined]
+    def submit(self, descriptor: int, buffers: list[Buffer], offset: int) -> None:
+        raise MemoryError
+
+
+@pytest.mark.parametrize("writes", [None, Short, Refused, NoMemory])
 async def test_a_thread_of_python_does_what_was_left(
-    tmp_path: Path, store: MetadataStore, monkeypatch: pytest.MonkeyPatch, writes: type
+    tmp_path: Path, store: MetadataStore, monkeypatch: pytest.MonkeyPatch, writes: type | None
 ) -> None:
+    """None: nothing is compiled."""
     monkeypatch.setattr(journal_thread, "DurableWrites", writes)
     node, files = Node(tmp_path / "b1", store), CountedFiles(tmp_path / "b1")
     bookie = await node.start(files)
@@ -122,6 +116,29 @@ async def test_a_thread_of_python_does_what_was_left(
     assert files.groups == 20
     await kill(bookie)
     assert await entries(node, 7) == [b"body %d" % number for number in range(20)]
+
+
+async def test_without_a_descriptor_a_thread_of_python_writes(
+    tmp_path: Path, store: MetadataStore
+) -> None:
+    """The compiled thread needs one to tell of its end. It comes when there is one again."""
+    node, files = Node(tmp_path / "b1", store), CountedFiles(tmp_path / "b1")
+    bookie = await node.start(files)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unused = os.open("/", os.O_RDONLY)
+    os.close(unused)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (unused, hard))
+        files.sync_points.clear()
+        for number in range(10):
+            assert await add(bookie, 7, [number]) == codes.OK
+        assert files.groups == 10
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert await add(bookie, 7, [10]) == codes.OK
+    assert files.groups == 0
+    await bookie.close()
+    assert len(await entries(node, 7)) == 11
 
 
 async def test_an_error_ends_the_bookie_and_names_the_file(

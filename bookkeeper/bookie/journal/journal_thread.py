@@ -25,8 +25,9 @@ try:
 except ImportError:  # there was no compiler, or the system has no such call
     DurableWrites = None  # type: ignore[assignment,misc]
 
-# Nothing was written: OsFile syncs after the write then.
-_NOT_SUPPORTED = (-errno.EOPNOTSUPP, -errno.EINVAL, -errno.ENOSYS)
+# Nothing was written, and a Python thread may: OsFile syncs after the write, or is interrupted by
+# no signal.
+_NOTHING_WRITTEN = (-errno.EOPNOTSUPP, -errno.EINVAL, -errno.ENOSYS, -errno.EINTR)
 
 
 class JournalListener(Protocol):
@@ -109,10 +110,14 @@ class JournalThread:
         if DurableWrites is None or place < 0:
             self._submit_to_worker(group)
             return
-        if (writes := self._durable_writes) is None:
-            writes = self._durable_writes = DurableWrites(b"journal")
-            self._loop.add_reader(writes.fileno(), self._on_durable_write, writes)
-        writes.submit(place, group.buffers, group.offset)
+        try:
+            if (writes := self._durable_writes) is None:
+                writes = DurableWrites(b"journal")
+                self._loop.add_reader(writes.fileno(), self._on_durable_write, writes)
+                self._durable_writes = writes
+            writes.submit(place, group.buffers, group.offset)
+        except (OSError, MemoryError):  # no descriptor, thread or memory: the worker may do without
+            self._submit_to_worker(group)
 
     def _submit_to_worker(self, group: JournalGroup) -> None:
         write = functools.partial(self._write, group)
@@ -130,7 +135,7 @@ class JournalThread:
         written, group.write_s = writes.take()
         if written == group.size:
             self._on_written(group, None)
-        elif written >= 0 or written in _NOT_SUPPORTED:
+        elif written >= 0 or written in _NOTHING_WRITTEN:
             # What was written is durable, and will be the same.
             self._submit_to_worker(group)
         else:

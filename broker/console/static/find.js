@@ -56,7 +56,7 @@ async function search() {
   }
   if (number !== asked || document.activeElement !== field) return; // more was typed since
   const fresh = new DOMParser().parseFromString(text, "text/html");
-  const chosen = options()[at]?.href; // among those of the text before
+  const chosen = options()[at]?.href;
   let first = 0;
   const boxes = [...fresh.querySelectorAll("[data-group]")].filter((each) => each.matches(":has(a), [data-reading]"));
   list.replaceChildren(...boxes.map((each) => {
@@ -71,9 +71,15 @@ async function search() {
   choose(Math.max(0, options().findIndex((each) => each.href === chosen)));
 }
 
+function drop() {
+  clearTimeout(timer);
+  asked++;
+}
+
 function onKey(event) {
   if (event.isComposing || event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === "Escape" && !list.hidden) {
+    drop();
     open(false);
     event.stopPropagation();
   } else if (event.key === "ArrowDown") list.hidden ? search() : choose(at + 1);
@@ -90,8 +96,9 @@ open(false);
 field.addEventListener("keydown", onKey);
 field.addEventListener("focus", search);
 field.addEventListener("input", () => {
-  clearTimeout(timer);
-  at = -1; // what is chosen belongs to the text before: Enter shows the page "find"
+  drop(); // an answer under way is to the text before, as is what is chosen: Enter shows "find"
+  options()[at]?.setAttribute("aria-selected", "false");
+  at = -1;
   field.removeAttribute("aria-activedescendant");
   timer = setTimeout(search, WAIT_MS);
 });
