@@ -13,73 +13,66 @@ let [asked, timer, at] = [0, 0, -1];
 
 const options = () => [...list.querySelectorAll("[role=option]")];
 
+function forget() { // an answer that is under way
+  clearTimeout(timer);
+  asked++;
+}
+
 function open(isOpen) {
   list.hidden = !isOpen;
   field.setAttribute("aria-expanded", String(isOpen));
-  if (!isOpen) field.removeAttribute("aria-activedescendant");
+  if (isOpen) return;
+  forget();
+  field.removeAttribute("aria-activedescendant");
 }
 
-function choose(next) {
+function choose(next) { // null: none
   const all = options();
   all[at]?.setAttribute("aria-selected", "false");
-  at = all.length ? (next + all.length) % all.length : -1;
+  at = next !== null && all.length ? (next + all.length) % all.length : -1;
   all[at]?.setAttribute("aria-selected", "true");
   all[at]?.scrollIntoView({ block: "nearest" });
   if (at >= 0) field.setAttribute("aria-activedescendant", all[at].id);
   else field.removeAttribute("aria-activedescendant");
 }
 
-function group(section, first) {
+function group(section) {
   const made = (attributes) => Object.assign(document.createElement("div"), attributes);
   const textContent = section.dataset.group;
   const box = made({ role: "group", ariaLabel: textContent });
-  const title = made({ textContent, ariaHidden: "true" });
   const links = [...section.querySelectorAll("a")];
-  links.forEach((link, number) => {
-    const attributes = { id: `found-${first + number}`, tabIndex: -1, role: "option", ariaSelected: "false" };
-    Object.assign(link, attributes, { href: new URL(link.getAttribute("href"), page) });
-  });
-  box.append(title, ...links);
+  for (const link of links) {
+    const href = new URL(link.getAttribute("href"), page);
+    Object.assign(link, { href, tabIndex: -1, role: "option", ariaSelected: "false" });
+  }
+  box.append(made({ textContent, ariaHidden: "true" }), ...links);
   return box;
 }
 
 async function search() {
   const number = ++asked;
   page.search = new URLSearchParams({ q: field.value.trim() });
-  let text;
-  try {
-    const answer = await fetch(page, { headers: { "Magnetar-Fragment": "1" }, cache: "no-store" });
-    if (answer.redirected) return location.reload(); // to the login
-    text = await answer.text();
-  } catch (error) {
-    return console.debug(error);
-  }
+  const sent = fetch(page, { headers: { "Magnetar-Fragment": "1" }, cache: "no-store" });
+  const answer = await sent.catch(console.debug);
+  if (answer?.redirected) return location.reload(); // to the login
+  const text = await answer?.text().catch(console.debug);
+  if (text === undefined) return;
   if (number !== asked || document.activeElement !== field) return; // more was typed since
   const fresh = new DOMParser().parseFromString(text, "text/html");
   const chosen = options()[at]?.href;
-  let first = 0;
   const boxes = [...fresh.querySelectorAll("[data-group]")].filter((each) => each.matches(":has(a), [data-reading]"));
-  list.replaceChildren(...boxes.map((each) => {
-    const box = group(each, first);
-    first += box.querySelectorAll("a").length;
-    return box;
-  }));
-  said.textContent = first ? `${first} found` : boxes.at(-1)?.dataset.group ?? "Nothing found";
-  if (fresh.querySelector("[data-reading]")) timer = setTimeout(search, AGAIN_MS);
+  list.replaceChildren(...boxes.map(group));
+  options().forEach((each, number) => { each.id = `found-${number}`; });
+  said.textContent = options().length ? `${options().length} found` : boxes.at(-1)?.dataset.group ?? "Nothing found";
   at = -1;
   open(boxes.length > 0);
+  if (fresh.querySelector("[data-reading]")) timer = setTimeout(search, AGAIN_MS);
   choose(Math.max(0, options().findIndex((each) => each.href === chosen)));
-}
-
-function drop() {
-  clearTimeout(timer);
-  asked++;
 }
 
 function onKey(event) {
   if (event.isComposing || event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === "Escape" && !list.hidden) {
-    drop();
     open(false);
     event.stopPropagation();
   } else if (event.key === "ArrowDown") list.hidden ? search() : choose(at + 1);
@@ -96,10 +89,8 @@ open(false);
 field.addEventListener("keydown", onKey);
 field.addEventListener("focus", search);
 field.addEventListener("input", () => {
-  drop(); // an answer under way is to the text before, as is what is chosen: Enter shows "find"
-  options()[at]?.setAttribute("aria-selected", "false");
-  at = -1;
-  field.removeAttribute("aria-activedescendant");
+  forget(); // it is to the text before, as is what is chosen: Enter shows the page "find"
+  choose(null);
   timer = setTimeout(search, WAIT_MS);
 });
 field.addEventListener("blur", () => open(false));
