@@ -187,6 +187,8 @@ def pending(
     """
     waits = f" for at least {duration(now_ms - since_ms)}" if 0 < since_ms < now_ms else ""
     known = {} if messages is None else {"unackedMessages": messages}
+    if consumer.unacked:
+        known["consumerUnackedMessages"] = consumer.unacked
     what, those = ("it", "it") if (messages or 1) == 1 else (f"{messages:,} messages of it", "them")
     again = f" It was delivered {counted(redeliveries, 'time')} before." if redeliveries else ""
     if (messages or 1) > 1:
@@ -194,6 +196,8 @@ def pending(
             " Clients acknowledge a batch when they have all of it, unless batch index "
             "acknowledgment is on: one message of it may be all that is missing."
         )
+    if consumer.unacked > (messages or 1):
+        again += f" In all it has {consumer.unacked:,} messages unacknowledged."
     return Explanation(
         Reason.PENDING,
         f"Consumer {consumer.label} has {what} and has not acknowledged {those}{waits}.{again}"
