@@ -273,7 +273,7 @@ class World:
         second.service_url = "pulsar://other.example:6650"
         second.sharing = LoadSharing(second, "1")
         await second.start(8081)
-        second._periodic_tasks.close()
+        second.periodic_tasks.close()
         self.services.append(second)
 
     def use(self, service: BrokerService) -> None:
@@ -312,7 +312,7 @@ class World:
     async def start(self) -> None:
         self._ticking = asyncio.get_running_loop().create_task(self._tick())
         await self.broker.start()
-        self.broker.service._periodic_tasks.close()  # rounds begin when they are what is tried
+        self.broker.service.periodic_tasks.close()  # rounds begin when they are what is tried
         self._break()
         transport = httpx.ASGITransport(app_of(self.broker.service), raise_app_exceptions=False)
         self.http = httpx.AsyncClient(transport=transport, base_url="http://localhost")

@@ -294,7 +294,7 @@ async def run(data: Path) -> None:
     standalone = Standalone(config)
     await standalone.start()
     try:
-        freeze_objects()
+        freeze_objects(standalone.service.periodic_tasks.is_growth)
         await measure(standalone)
     finally:
         await standalone.close()

@@ -16,9 +16,8 @@ _SWITCH_INTERVAL_S = 0.0005
 _COLLECT_YOUNG_OBJECTS = 50_000
 """Allocations between collections of the youngest generation: entries are ``bytes`` and lists,
 which die by reference counting; the default of 700 only walks long lists again and again."""
-_COLLECT_OLDER = 5, 200
-"""Each such many of the younger ones. What survived is walked once more by the middle one: twenty
-times as much, a million objects of as many new producers, was a turn of 70 ms."""
+_COLLECT_OLDER = 1_000, 1
+"""So many of the younger ones, for the rest: ``CollectionPlan`` says when it is worth it."""
 
 
 def run_process(config: BrokerConfig, serve: Callable[[], Coroutine[Any, Any, int]]) -> int:
@@ -30,8 +29,20 @@ def run_process(config: BrokerConfig, serve: Callable[[], Coroutine[Any, Any, in
     return run_server(serve)
 
 
-def freeze_objects() -> None:
-    """What is alive when a process is ready stays alive: no collection needs to walk it again."""
+def freeze_objects(is_growth: Callable[[], bool] | None = None) -> None:
+    """What is alive when a process is ready stays alive: no collection needs to walk it again.
+
+    Args:
+        is_growth: whether what was allocated lately stays, too; asked before it would be walked.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(_COLLECT_YOUNG_OBJECTS, *_COLLECT_OLDER)
+    if is_growth is None:
+        return
+
+    def on_collection(phase: str, info: dict[str, int]) -> None:
+        if phase == "start" and info["generation"] == 0 and is_growth():
+            gc.freeze()  # nothing is left for this collection
+
+    gc.callbacks.append(on_collection)

@@ -290,7 +290,7 @@ async def _serve(new_node: Callable[[], Standalone]) -> int:
     end_s = standalone.config.broker_shutdown_timeout_ms / 1000 + _LATE_S
     stop = await start_process(standalone.start(), cannot, end_s)
     standalone.service.request_shutdown = stop.set
-    freeze_objects()
+    freeze_objects(standalone.service.periodic_tasks.is_growth)
     standalone.watch_loop()
     if tls := " ".join(filter(None, (standalone.service_url_tls, standalone.web_url_tls))):
         print(f"magnetar {standalone.word}: {tls} over TLS")

@@ -210,7 +210,7 @@ class BrokerService:
         self._paused: set[Connection | LocalProducer] = set()  # for the process's publish buffer
         self._tasks: set[asyncio.Task[Any]] = set()
         self._servers: list[asyncio.Server | PreAuthAcceptor] = []
-        self.background_tasks, self._periodic_tasks = BackgroundTasks(self), PeriodicTasks(self)
+        self.background_tasks, self.periodic_tasks = BackgroundTasks(self), PeriodicTasks(self)
         self._producer_names, self._name_prefix = itertools.count(), ""
 
     # --- time
@@ -312,7 +312,7 @@ class BrokerService:
             default_bundle_count=self.config.default_number_of_namespace_bundles,
         )
         self.has_started = True
-        self._periodic_tasks.start()
+        self.periodic_tasks.start()
         if self.authenticator is not None:
             self.authenticator.start()
         elif warning := without_effect(self.config):
@@ -357,7 +357,7 @@ class BrokerService:
             await self.sharing.stop_failure_detection()
         for server in self._servers:
             server.close()
-        self._periodic_tasks.close()
+        self.periodic_tasks.close()
         self.readiness.close()
         self.doctor.close()
         self.loads.close()

@@ -8,6 +8,7 @@ when caches have emptied and the process has nothing else to do.
 
 import ctypes
 import ctypes.util
+import gc
 import logging
 
 logger = logging.getLogger(__name__)
@@ -20,27 +21,38 @@ _QUIET_SHARE = 0.03
 """Of one core's time: less than that is an idle process, or some dozen messages a second."""
 
 
-_GONE_MIN, _GONE_SHARE = 1_000, 0.25
+_GONE_MIN, _GONE_SHARE = 2_000, 0.25
 """Topics and connections that must have gone: so many, and this part of those that are there."""
 _WHEN_BUSY = 10
 """A busy process waits for so many times as many."""
+_MADE_MIN = 100
+"""Topics and connections: they have some thousand objects, and requests for more wait."""
 
 
 class CollectionPlan:
-    """Decides when to look for garbage among old objects: pure, fed by the sweep.
+    """Decides when to look for cyclic garbage, which costs 60 ms a million objects: pure.
 
-    A topic that was unloaded and a connection that has ended are rings of objects, which reference
-    counting leaves. Python looks at old ones after tens of millions of allocations only
-    (``server_process.py``): those of 300,000 topics would wait till then.
+    A topic that was unloaded and a connection that has ended are cycles, which reference counting
+    leaves. What is made for one stays meanwhile: Python would walk it, and again when it is older,
+    and find nothing (decision 0124).
     """
 
-    __slots__ = ("_gone",)
+    __slots__ = ("_gone", "_made")
 
     def __init__(self) -> None:
-        self._gone = 0
+        self._gone = self._made = 0
+
+    def is_growth(self, made: int) -> bool:
+        """Whether young objects are to be kept unwalked: many topics or connections are new.
+
+        Args:
+            made: topics and connections since the start.
+        """
+        grown, self._made = made - self._made, made
+        return grown >= _MADE_MIN
 
     def on_sweep(self, gone: int, alive: int, *, is_quiet: bool) -> bool:
-        """Whether to collect now, which holds the loop for 60 ms a million objects.
+        """Whether to walk all objects now.
 
         Args:
             gone: topics and connections that have gone since the start.
@@ -52,6 +64,15 @@ class CollectionPlan:
             return False
         self._gone = gone
         return True
+
+
+def collect_all() -> None:
+    """Free all cyclic garbage, also among objects that were frozen; those that stay are again."""
+    was_frozen = gc.get_freeze_count() > 0
+    gc.unfreeze()
+    gc.collect()
+    if was_frozen:
+        gc.freeze()
 
 
 class TrimPlan:

@@ -9,13 +9,12 @@ at lists of topics.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import time
 from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.index.history import POINT_MS
-from magnetar.broker.service.memory import CollectionPlan, TrimPlan, trim
+from magnetar.broker.service.memory import CollectionPlan, TrimPlan, collect_all, trim
 from magnetar.metadata.loop_turns import LoopTurns, run_in_turns
 
 if TYPE_CHECKING:
@@ -79,12 +78,20 @@ class PeriodicTasks:
             except Exception:  # the sweep outlives whatever one round met
                 logger.exception("sweep failed")
 
+    def is_growth(self) -> bool:
+        """Whether most young objects are of new topics and connections (`CollectionPlan`)."""
+        return self._collections.is_growth(sum(self._gone_and_alive()))
+
     def _collect(self) -> None:
+        gone, alive = self._gone_and_alive()
+        if self._collections.on_sweep(gone, alive, is_quiet=self._trims.is_quiet):
+            collect_all()
+
+    def _gone_and_alive(self) -> tuple[int, int]:
+        """Topics and connections."""
         service = self._service
         gone = service.topics.unloaded_count + service.metrics.connections_closed
-        alive = len(service.topics) + len(service.connections)
-        if self._collections.on_sweep(gone, alive, is_quiet=self._trims.is_quiet):
-            gc.collect()
+        return gone, len(service.topics) + len(service.connections)
 
     async def _sweep_connections(self, now_ms: int) -> None:
         for number, connection in enumerate(list(self._service.connections), 1):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 routes = Routes(access=Access.FREE, mode=RoutingMode.LOCAL, include_in_schema=False)
 
 _PREFIX = "/console/"
-_YOUNG_OBJECTS = 2_000
+_YOUNG_OBJECTS, _OLD = 2_000, 1_000
 
 
 @routes.get("/", "")
@@ -101,7 +101,7 @@ async def _console(request: Request) -> Console:
 def _small_collections() -> Iterator[None]:
     """Modules are 40,000 objects: a collection walks through 2,000 of them at a time, not all."""
     before = gc.get_threshold()
-    gc.set_threshold(_YOUNG_OBJECTS, 1, before[2])
+    gc.set_threshold(_YOUNG_OBJECTS, 1, _OLD)
     try:
         yield
     finally:

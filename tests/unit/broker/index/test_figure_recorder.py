@@ -60,7 +60,7 @@ async def test_the_sampling_of_rates_is_a_point_without_anybody_who_looks(broker
     service, recorder = broker.service, broker.service.figure_recorder
     now_ms = service.wall_clock()
     for number in range(2):
-        await service._periodic_tasks._sample(now_ms + number * POINT_MS)
+        await service.periodic_tasks._sample(now_ms + number * POINT_MS)
     assert service.index._tables is None
     found = recorder.totals.series(TOTAL)
     assert found is not None
@@ -72,7 +72,7 @@ async def test_the_sampling_of_rates_is_a_point_without_anybody_who_looks(broker
 
 
 async def test_rates_are_sampled_oftener_while_somebody_looks(broker: Broker) -> None:
-    tasks = broker.service._periodic_tasks
+    tasks = broker.service.periodic_tasks
     assert tasks._sample_pause_ms() == 60_000
     await broker.service.index.tables()
     assert tasks._sample_pause_ms() == POINT_MS
@@ -85,7 +85,7 @@ async def test_the_sampling_of_rates_looks_for_the_index_at_very_many_topics(
 ) -> None:
     """One walk and not two. It tells what a look tells, of topics that come and go, too."""
     await fill(broker, 3)
-    service, tasks = broker.service, broker.service._periodic_tasks
+    service, tasks = broker.service, broker.service.periodic_tasks
     tables = await service.index.tables()
     monkeypatch.setattr(broker_index, "_LONG_S", 0.0)
     walks, walk = 0, service.topics.walk
@@ -133,10 +133,10 @@ async def test_a_topic_that_is_unloaded_has_no_history_any_more(broker: Broker) 
     await fill(broker, 1)
     service = broker.service
     now_ms = service.wall_clock()
-    await service._periodic_tasks._sample(now_ms)
+    await service.periodic_tasks._sample(now_ms)
     await service.loader.unload(PREFIX + "a")
     await eventually(lambda: PREFIX + "a" not in service.topics)
-    await service._periodic_tasks._sample(now_ms + POINT_MS)
+    await service.periodic_tasks._sample(now_ms + POINT_MS)
     assert run_at_once(topic_history(service.figure_recorder, PREFIX + "a", ["s"]))["since"] is None
     assert len(service.figure_recorder.subscriptions) == 1
 
@@ -145,7 +145,7 @@ async def test_a_trend_is_known_at_the_first_look(broker: Broker) -> None:
     await fill(broker, 0)
     service = broker.service
     now_ms = service.wall_clock()
-    await service._periodic_tasks._sample(now_ms - 100_000)
+    await service.periodic_tasks._sample(now_ms - 100_000)
     await send(broker, 10)
     row = (await (await service.index.tables()).subscription_page(PageQuery(text="/a"))).rows[0]
     assert row["msgBacklog"] == 10

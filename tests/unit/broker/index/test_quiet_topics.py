@@ -62,7 +62,7 @@ class Quiet:
     async def walk(self, times: int = 1) -> None:
         for _ in range(times):
             self.broker.cluster.now_ms += POINT_MS
-            await self.service._periodic_tasks._sample(self.service.wall_clock())
+            await self.service.periodic_tasks._sample(self.service.wall_clock())
 
     async def told(self, tables: IndexTables) -> Any:
         """But for the trends, which tables that are new can't know."""

@@ -25,8 +25,8 @@ async def test_an_unloaded_topic_is_freed(broker: Broker, monkeypatch: pytest.Mo
             topic = weakref.ref(service.topics[TOPIC])
             assert (await client.put(f"{admin}/unload")).is_success
         assert TOPIC not in service.topics
-        service._periodic_tasks._trims.is_quiet = True
-        service._periodic_tasks._collect()
+        service.periodic_tasks._trims.is_quiet = True
+        service.periodic_tasks._collect()
         assert topic() is None
     finally:
         gc.enable()

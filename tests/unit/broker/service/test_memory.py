@@ -31,16 +31,21 @@ def test_trim_is_harmless() -> None:
 
 def test_collects_when_enough_have_gone() -> None:
     plan = CollectionPlan()
-    assert not plan.on_sweep(999, 10, is_quiet=True)
-    assert plan.on_sweep(1_000, 10, is_quiet=True)
     assert not plan.on_sweep(1_999, 10, is_quiet=True)
+    assert plan.on_sweep(2_000, 10, is_quiet=True)
+    assert not plan.on_sweep(3_999, 10, is_quiet=True)
     assert not plan.on_sweep(11_999, 100_000, is_quiet=True)
-    assert plan.on_sweep(26_000, 100_000, is_quiet=True)
+    assert plan.on_sweep(27_000, 100_000, is_quiet=True)
 
 
 def test_a_busy_process_waits_for_ten_times_as_many() -> None:
     plan = CollectionPlan()
-    assert not plan.on_sweep(9_999, 10, is_quiet=False)
-    assert plan.on_sweep(10_000, 10, is_quiet=False)
-    assert not plan.on_sweep(10_999, 10, is_quiet=True)
-    assert plan.on_sweep(11_000, 10, is_quiet=True)
+    assert not plan.on_sweep(19_999, 10, is_quiet=False)
+    assert plan.on_sweep(20_000, 10, is_quiet=False)
+    assert not plan.on_sweep(21_999, 10, is_quiet=True)
+    assert plan.on_sweep(22_000, 10, is_quiet=True)
+
+
+def test_many_new_topics_are_growth() -> None:
+    plan = CollectionPlan()
+    assert [plan.is_growth(made) for made in (99, 198, 298, 298)] == [False, False, True, False]
