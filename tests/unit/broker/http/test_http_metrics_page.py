@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from itertools import pairwise
 from typing import NoReturn
 
 import httpx
@@ -37,6 +38,31 @@ def samples(page: bytes) -> dict[str, float]:
             assert key not in found, f"twice: {key}"
             found[key] = sample.value
     return found
+
+
+class Labels(str):
+    """Counts those that are in memory."""
+
+    alive = 0
+
+    def __new__(cls, text: str) -> "Labels":
+        cls.alive += 1
+        return super().__new__(cls, text)
+
+    def __del__(self) -> None:
+        Labels.alive -= 1
+
+
+def test_a_page_leaves_memory_as_it_is_read() -> None:
+    """At once it would hold the loop for 10 ms: 100,000 topics have many labels."""
+    page, rows = PrometheusPage("c"), 10 * BLOCK_ROWS
+    table = page.table(("a", "b"))
+    for number in range(rows):
+        table.add(Labels(f'n="{number}"'), (number, 0.5))
+    alive = [Labels.alive for _ in page.pieces()]
+    assert alive[:10] == [rows] * 10
+    assert max(before - after for before, after in pairwise(alive)) <= BLOCK_ROWS
+    assert alive[-1] <= 2 * BLOCK_ROWS
 
 
 def test_series_of_one_metric_stand_together() -> None:
