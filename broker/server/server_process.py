@@ -13,7 +13,7 @@ from magnetar.broker.logs import set_up_logging
 
 _SWITCH_INTERVAL_S = 0.0005
 """How long a thread back from a sync waits for a busy loop."""
-_COLLECT_YOUNG_OBJECTS = 50_000
+_COLLECT_YOUNG_OBJECTS = 10_000
 """Allocations between collections of the youngest generation: entries are ``bytes`` and lists,
 which die by reference counting; the default of 700 only walks long lists again and again."""
 _COLLECT_OLDER = 1_000, 1

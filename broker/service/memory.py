@@ -25,7 +25,7 @@ _GONE_MIN, _GONE_SHARE = 2_000, 0.25
 """Topics and connections that must have gone: so many, and this part of those that are there."""
 _WHEN_BUSY = 10
 """A busy process waits for so many times as many."""
-_MADE_MIN = 100
+_MADE_MIN = 50
 """Topics and connections: they have some thousand objects, and requests for more wait."""
 
 

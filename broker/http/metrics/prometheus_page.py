@@ -8,6 +8,7 @@ else between two pieces.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from struct import pack
 from typing import Final, TypeAlias
 
 from magnetar.bookkeeper.metrics import Durations
@@ -15,18 +16,21 @@ from magnetar.bookkeeper.metrics import Durations
 BLOCK_ROWS: Final = 128
 """Lines of a piece at most: some 20 microseconds of work, 20 KiB."""
 
-_Column: TypeAlias = "tuple[list[str], tuple[float, ...]]"
+_Column: TypeAlias = "tuple[list[str], Iterable[float]]"
 
 
 class SeriesTable:
-    """Series of many things that have the same metrics, kept by column in blocks of rows."""
+    """Series of many things that have the same metrics, kept by column in blocks of rows.
+
+    Numbers are packed, since a collection of garbage would walk the tuples of 100,000 topics.
+    """
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
-        self._left = len(self.names)  # columns that nobody has taken
         self._labels: list[str] = []
         self._rows: list[tuple[float, ...]] = []
-        self._blocks: list[tuple[list[str], list[tuple[float, ...]]]] = []
+        self._blocks: list[tuple[list[str], list[bytes]]] = []
+        self._left = len(self.names)  # columns that nobody has taken
 
     def add(self, labels: str, values: tuple[float, ...]) -> None:
         """One thing.
@@ -43,7 +47,9 @@ class SeriesTable:
 
     def _seal(self) -> None:
         if self._rows:
-            self._blocks.append((self._labels, list(zip(*self._rows, strict=True))))
+            form = f"{len(self._rows)}d"
+            columns = [pack(form, *values) for values in zip(*self._rows, strict=True)]
+            self._blocks.append((self._labels, columns))
             self._labels, self._rows = [], []
 
     def take_column(self, index: int) -> Iterator[_Column]:
@@ -54,7 +60,7 @@ class SeriesTable:
         self._seal()
         self._left -= 1
         for number, (labels, columns) in enumerate(self._blocks):
-            values, columns[index] = columns[index], ()
+            values, columns[index] = memoryview(columns[index]).cast("d"), b""
             if not self._left:
                 self._blocks[number] = [], []
             yield labels, values

@@ -75,13 +75,13 @@ def test_series_of_one_metric_stand_together() -> None:
     page.add_summary("d", [("0.5", math.nan)], 0, 0.0)
     assert b"".join(page.pieces()).decode().splitlines() == [
         "# TYPE a gauge",
-        'a{n="0"} 0',
-        'a{n="1"} 1',
-        'a{n="2"} 2',
+        'a{n="0"} 0.0',
+        'a{n="1"} 1.0',
+        'a{n="2"} 2.0',
         "# TYPE b gauge",
         'b{cluster="c"} 7',
         *(f'b{{n="{number}"}} 0.5' for number in range(3)),
-        *(f'b{{m="{number}"}} {number}' for number in range(3)),
+        *(f'b{{m="{number}"}} {number}.0' for number in range(3)),
         "# TYPE c gauge",
         *(f'c{{m="{number}"}} 2.5' for number in range(3)),
         "# TYPE d summary",
