@@ -148,6 +148,36 @@ def test_policies_have_the_whole_width_of_a_phone(browser: Browser, console: str
     assert step["bottom"] <= value["top"]
 
 
+def test_bundles_of_a_namespace_fit_a_phone(browser: Browser, console: str) -> None:
+    """A range breaks between its ends only, and what can be done is on one line."""
+    with browser.new_page(viewport={"width": 390, "height": 844}) as page:
+        page.goto(console + "ns/public/default")
+        served = page.locator(".bun tr", has_text="Unload…").first
+        lines = served.locator("code").evaluate(
+            """code => [...code.childNodes].filter(each => each.data).map(each => {
+                const range = document.createRange()
+                range.selectNode(each)
+                return range.getClientRects().length
+            })"""
+        )
+        steps = [each.bounding_box() for each in served.locator(".b").all()]
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert lines == [1, 1]
+    assert len({each and each["y"] for each in steps}) == 1
+    assert len(steps) == 2
+
+
+def test_a_row_tells_once_that_nobody_consumes(browser: Browser, console: str) -> None:
+    with browser.new_page(viewport={"width": 390, "height": 844}) as page:
+        for query in ("", "?open=billing"):
+            page.goto(f"{console}topic/{TOPIC}/subscriptions{query}")
+            rows = page.locator("main tbody").first
+            expect(rows.get_by_text("billing", exact=True)).to_be_visible()
+            told = rows.locator("tr:has-text('billing'), tr[id$=-more]").all_inner_texts()
+            assert " ".join(told).count("No consumer is connected.") == 1, told
+            assert "0 consumers" not in " ".join(told)
+
+
 def test_what_was_asked_fits_a_phone(browser: Browser, console: str) -> None:
     name = "no_topic_and_a_name_without_a_place_to_break_at"
     with browser.new_page(viewport={"width": 390, "height": 844}) as page:
