@@ -55,7 +55,7 @@ async def test_a_namespace_as_its_visitors_may_see_it(authorized: Broker) -> Non
     text = unescape(page.text)
     assert 'href="../../roles/billing"' in text
     assert text.count("<code>0x") == bundles["numBundles"]
-    assert f"<dt>Topics</dt><dd>{figures['topicCount']}</dd>" in text
+    assert f"<dt>Topics and partitions</dt><dd>{figures['topicCount']}</dd>" in text
     assert 'href="ns/t1/ns"' in listed.text
     async with client_of(app, "nobody") as client:
         refused = await client.get("/console/ns/t1/ns")
