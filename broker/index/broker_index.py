@@ -241,6 +241,7 @@ class IndexTables:
         walked_s = turns.used_s
         await self._names.open()
         await self._end_look(walked_s + await self._look_at_rows(None), recording)
+        self._service.periodic_tasks.collections.keep()
         if self._reading is not None:
             await asyncio.wait({self._reading}, timeout=_FIRST_READS_S)
         for future in (self.begun, self.opened):

@@ -16,7 +16,7 @@ _SWITCH_INTERVAL_S = 0.0005
 _COLLECT_YOUNG_OBJECTS = 10_000
 """Allocations between collections of the youngest generation: entries are ``bytes`` and lists,
 which die by reference counting; the default of 700 only walks long lists again and again."""
-_COLLECT_OLDER = 1_000, 1
+_COLLECT_OLDER = 1_000, 1_000
 """So many of the younger ones, for the rest: ``CollectionPlan`` says when it is worth it."""
 
 

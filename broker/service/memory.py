@@ -37,19 +37,25 @@ class CollectionPlan:
     and find nothing (decision 0124).
     """
 
-    __slots__ = ("_gone", "_made")
+    __slots__ = ("_gone", "_is_kept", "_made")
 
     def __init__(self) -> None:
         self._gone = self._made = 0
+        self._is_kept = False
+
+    def keep(self) -> None:
+        """Much that stays was made: modules, a table of all topics."""
+        self._is_kept = True
 
     def is_growth(self, made: int) -> bool:
-        """Whether young objects are to be kept unwalked: many topics or connections are new.
+        """Whether young objects are to be kept unwalked: most are new and stay.
 
         Args:
             made: topics and connections since the start.
         """
         grown, self._made = made - self._made, made
-        return grown >= _MADE_MIN
+        is_kept, self._is_kept = self._is_kept, False
+        return is_kept or grown >= _MADE_MIN
 
     def on_sweep(self, gone: int, alive: int, *, is_quiet: bool) -> bool:
         """Whether to walk all objects now.

@@ -49,7 +49,7 @@ class PeriodicTasks:
         self._sample_ms = config.stats_update_frequency_in_secs * 1000
         self._sampled_ms = 0
         self._sample_took_ms = 0.0
-        self._trims, self._collections = TrimPlan(), CollectionPlan()
+        self._trims, self.collections = TrimPlan(), CollectionPlan()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -80,11 +80,11 @@ class PeriodicTasks:
 
     def is_growth(self) -> bool:
         """Whether most young objects are of new topics and connections (`CollectionPlan`)."""
-        return self._collections.is_growth(sum(self._gone_and_alive()))
+        return self.collections.is_growth(sum(self._gone_and_alive()))
 
     def _collect(self) -> None:
         gone, alive = self._gone_and_alive()
-        if self._collections.on_sweep(gone, alive, is_quiet=self._trims.is_quiet):
+        if self.collections.on_sweep(gone, alive, is_quiet=self._trims.is_quiet):
             collect_all()
 
     def _gone_and_alive(self) -> tuple[int, int]:

@@ -19,11 +19,11 @@ from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
     from magnetar.broker.console.console import Console
+    from magnetar.broker.service.memory import CollectionPlan
 
 routes = Routes(access=Access.FREE, mode=RoutingMode.LOCAL, include_in_schema=False)
 
 _PREFIX = "/console/"
-_YOUNG_OBJECTS, _OLD = 2_000, 1_000
 
 
 @routes.get("/", "")
@@ -89,7 +89,7 @@ async def _console(request: Request) -> Console:
         sessions = state.console_sessions
         async with state.console_lock:
             if getattr(state, "console", None) is None:
-                with _small_collections():
+                with _without_collections(state.service.periodic_tasks.collections):
                     made = await asyncio.to_thread(_made, state.service.config, form_key, sessions)
                 if not form_key:
                     return made
@@ -98,14 +98,16 @@ async def _console(request: Request) -> Console:
 
 
 @contextmanager
-def _small_collections() -> Iterator[None]:
-    """Modules are 40,000 objects: a collection walks through 2,000 of them at a time, not all."""
-    before = gc.get_threshold()
-    gc.set_threshold(_YOUNG_OBJECTS, 1, _OLD)
+def _without_collections(plan: CollectionPlan) -> Iterator[None]:
+    """Modules are 40,000 objects, which no collection needs to walk."""
+    was_enabled = gc.isenabled()
+    gc.disable()
     try:
         yield
     finally:
-        gc.set_threshold(*before)
+        plan.keep()
+        if was_enabled:
+            gc.enable()
 
 
 def _made(config: BrokerConfig, form_key: bytes, sessions: ConsoleSessions) -> Console:

@@ -46,6 +46,12 @@ def test_a_busy_process_waits_for_ten_times_as_many() -> None:
     assert plan.on_sweep(22_000, 10, is_quiet=True)
 
 
+def test_what_stays_is_told_once() -> None:
+    plan = CollectionPlan()
+    plan.keep()
+    assert [plan.is_growth(0), plan.is_growth(0)] == [True, False]
+
+
 def test_many_new_topics_are_growth() -> None:
     plan = CollectionPlan()
     assert [plan.is_growth(made) for made in (49, 98, 148, 148)] == [False, False, True, False]
