@@ -5,8 +5,9 @@ It is the list below the field at the head of every page, and a page of its own 
 
 import asyncio
 import difflib
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 from urllib.parse import quote
 
@@ -24,7 +25,7 @@ _AGAIN_S: Final = 2
 """Until a page fetches itself that has shown a part, while topics are still being read."""
 _TEXT_MAX: Final = 400
 _NAMES_MAX: Final = 1_000
-"""Of a namespace, that a name which isn't there is compared with."""
+"""That a name which isn't there is compared with."""
 _LIKE: Final = 0.6
 """From 0 to 1, see difflib: ``order`` and ``orders`` are 0.9."""
 
@@ -122,9 +123,17 @@ async def nearby(ask: Ask, missing: TopicPath) -> list[TopicPath]:
     except AdminError:
         return []
     own, same = ([TopicPath.parse(row["topic"]) for row in page.rows] for page in pages)
-    names = difflib.get_close_matches(missing.local, {t.local for t in own}, _EACH, _LIKE)
-    alike = [topic for name in names for topic in own if topic.local == name]
-    return list(dict.fromkeys([*alike, *same]))[:_EACH]
+    names = alike(missing.local, {t.local for t in own})
+    close = [topic for name in names for topic in own if topic.local == name]
+    return list(dict.fromkeys([*close, *same]))[:_EACH]
+
+
+def alike(missing: str, names: Iterable[str]) -> list[str]:
+    """A few of the names, that may be meant by one that is none; the closest first.
+
+    Of very many names only the first are compared.
+    """
+    return difflib.get_close_matches(missing, list(islice(names, _NAMES_MAX)), _EACH, _LIKE)
 
 
 def _place(topic: TopicPath) -> str:

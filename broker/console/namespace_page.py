@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from magnetar.broker.console.admin_api import AdminError, get
+from magnetar.broker.console.find_page import Found, alike
 from magnetar.broker.console.formats import segment
 from magnetar.broker.console.source import NamespaceSums
 from magnetar.broker.console.views import Ask, Panel, View, panel, row_id
@@ -90,7 +91,9 @@ async def tenant(ask: Ask) -> View:
         panel("Figures", _sums(ask), lambda found: found),
     )
     if names.error is not None and names.error.status == 404:
-        text = {"text": names.error.reason}
+        near = await _near(ask, "tenants", name)
+        links = [Found(each, f"tenant/{segment(each)}") for each in near]
+        text = {"text": names.error.reason, "near": links}
         return View("message.html", "Nothing here", "namespaces", text, 404, live=0)
     sorted_names = sorted(names.value or ())
     content = {
@@ -116,7 +119,9 @@ async def namespace(ask: Ask) -> View:
     )
     errors = [each.error for each in (bundles, permissions) if each.error is not None]
     if len(errors) == 2 and errors[0].status in (404, 412):  # none, or no name of one
-        text = {"text": errors[0].reason}
+        near = await _near(ask, f"namespaces/{segment(tenant)}", local)
+        links = [Found(each, f"ns/{segment(tenant)}/{segment(each)}") for each in near]
+        text = {"text": errors[0].reason, "near": links}
         return View("message.html", "Nothing here", "namespaces", text, errors[0].status, live=0)
     content = {
         "tenant": tenant,
@@ -129,6 +134,15 @@ async def namespace(ask: Ask) -> View:
         "permissions": permissions,
     }
     return View("namespace.html", name, "namespaces", content)
+
+
+async def _near(ask: Ask, rest: str, missing: str) -> list[str]:
+    """Of the tenants, or of a tenant's namespaces, those that a name may mean that is none."""
+    try:
+        names: list[str] = await get(ask.source.api, rest)
+    except AdminError:
+        return []
+    return alike(missing, (each.rpartition("/")[2] for each in names))
 
 
 async def _bundles(ask: Ask, name: str, rest: str) -> list[ServedBundle]:

@@ -41,6 +41,26 @@ async def test_what_is_not_there(authorized: Broker, name: str) -> None:
     assert "<b>n" not in page.text
 
 
+async def test_a_name_that_is_none_leads_to_those_like_it(authorized: Broker) -> None:
+    resources = authorized.service.resources
+    for name in ("orders", "stock"):
+        await resources.create_namespace(f"t1/{name}", ["c"], 4, {})
+    await resources.create_tenant("retail", {"adminRoles": []})
+    async with client_of(create_app(authorized.service), "admin") as client:
+        for path, link in (
+            ("ns/t1/ordrs", '<a href="../../ns/t1/orders">orders</a>'),
+            ("tenant/retial", '<a href="../tenant/retail">retail</a>'),
+        ):
+            page = await client.get(f"/console/{path}")
+            assert page.status_code == 404
+            assert link in page.text, path
+            assert "stock" not in page.text
+        for path in ("ns/nobody/ordrs", "ns/t1/quite-another"):
+            assert "Names like it" not in (await client.get(f"/console/{path}")).text
+    async with client_of(create_app(authorized.service), "nobody") as client:
+        assert "orders</a>" not in (await client.get("/console/ns/t1/ordrs")).text
+
+
 async def test_a_namespace_as_its_visitors_may_see_it(authorized: Broker) -> None:
     app = create_app(authorized.service)
     async with client_of(app, "admin") as client:
